@@ -339,11 +339,11 @@ def _filled(
 def _last_called(deadline: Int64s, call: Int64s, origin: Int64s) -> tuple[Int64s, Int64s]:
     """Match slots with fillers; return the slots and the fillers of the pairs.
 
-    In the order of their deadlines, each slot takes the unused filler that was called last before its deadline. So as
-    many slots as possible are filled. The fillers that remain are the ones that were called earliest, which fit the
-    most slots. Slots match fillers as closing brackets match opening brackets: at the same depth of nesting, a slot
-    comes directly after its filler. `origin`: a stamp for each key; all stamps of a key lie above its origin and below
-    the origin of the next key.
+    The slots are filled in the order of their deadlines. Each slot takes, of the unused fillers that were called before
+    its deadline, the one that was called last. So as many slots as possible are filled. The fillers that remain are the
+    ones that were called earliest, which fit the most slots. Slots match fillers as closing brackets match opening
+    brackets: at the same depth of nesting, a slot comes directly after its filler. `origin`: a stamp for each key; all
+    stamps of a key lie above its origin and below the origin of the next key.
     """
     times = np.concatenate((call, deadline))
     # At equal stamps the call is sorted before the deadline, because a call at the deadline is early enough.

@@ -2,7 +2,7 @@
 
 A weak read promises less than linearizability. `key/weak_reads.py` has the exact rules. Every read that this module
 accepts is also accepted by the exact rules. `key/weak_reads.py` decides the other weak reads, which are few in a sound
-history. It also handles values that were written twice, and stamps of several clocks.
+history. Among these are reads of values that were written twice, and reads of keys with stamps of several clocks.
 """
 
 from __future__ import annotations

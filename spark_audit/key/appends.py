@@ -6,11 +6,11 @@ before its own text. For example, if the value "abc" was read, the append of "c"
 it is a compare-and-set from "ab" to "abc". If the text of an append is in none of these values, the append is like a
 put that is never read.
 
-The resulting history has the same valid orders as the original one. There is one exception: an operation may have
-expected a value of which it is not certain which texts would make it. The observations of such an operation are
-dropped, which may allow more orders. Suppose that a set of operations is impossible in the resulting history. If the
-set includes the reads that show the texts that its appends found, the set is also impossible in the original history.
-One such read is enough for a whole chain of appends, because the last value of the chain contains all values before it.
+The resulting history has the same valid orders as the original one. There is one exception: if an operation expected a
+value, it may be uncertain which texts would make this value. The observations of such an operation are dropped, which
+may allow more orders. Suppose that a set of operations is impossible in the resulting history. If the set includes the
+reads that show the texts that its appends found, the set is also impossible in the original history. One such read is
+enough for a whole chain of appends, because the last value of the chain contains all values before it.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def values_found(operations: Sequence[Operation]) -> set[str | None]:
 def with_earliest_calls(
     order: Sequence[tuple[Operation, int | None]], operations: Sequence[Operation]
 ) -> tuple[tuple[Operation, int | None], ...]:
-    """At each place of an unknown put that no operation can have seen, choose the put again.
+    """Some places have an unknown put that no operation can have seen. Choose the put for each of these places again.
 
     The candidates are all unknown puts of the key whose values no operation in the order found. The candidates that
     were called first are used, in the order of their calls. Deletions of unknown outcome are treated in the same way.
@@ -212,10 +212,11 @@ def with_earliest_calls(
 
 
 def _is_unobserved(order: Sequence[tuple[Operation, int | None]], place: int, alike: Mapping[int, Operation]) -> bool:
-    """Return whether the response and the effect of the next operation after this place do not depend on the value.
+    """Return whether the next operation after this place is independent of the value that is written there. It is
+    independent if neither its response nor its effect depends on this value.
 
-    The operations in `alike` are skipped. A deletion does not depend on the value, because it does not report which
-    record it found.
+    To find the next operation, the operations in `alike` are skipped. A deletion is independent, because it does not
+    report which record it found.
     """
     following = (op for op, _ in islice(order, place + 1, None) if op.op_id not in alike)
     after = next(following, None)

@@ -66,8 +66,9 @@ def match_revisions(wanted: Sequence[Choice], taken: Sequence[RevisionRange]) ->
     """Return a matching of writes with free revisions; it is a maximum matching unless STEPS_MAX is reached.
 
     `taken`: the revisions of acknowledged changes and the claimed revisions, ascending. `taken` may leave out revisions
-    that are in no range of `wanted`. First each free revision, in ascending order, is assigned to the open write whose
-    first range ends soonest. This takes O(n log n). Then a shortest augmenting path is sought for each remaining write.
+    that are in no range of `wanted`. First each free revision, in ascending order, is assigned to one of the writes
+    whose first range contains it: the unmatched write whose first range ends at the lowest revision. This takes O(n log
+    n). Then a shortest augmenting path is sought for each remaining write.
     """
     matching = _Matching(wanted, taken)
     left = [number for number in matching.in_order() if not matching.augment(number)]

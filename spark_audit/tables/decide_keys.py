@@ -249,7 +249,7 @@ class _Rest:
 def _sources(columns: Columns, mine: Int64s, core: Int64s) -> Bools:
     """Return for each row of `mine` whether it is a write that the operations of `core` depend on.
 
-    They depend on a write if one of them found or expected its value, or compared a revision with its revision.
+    They depend on a write if one of them found or expected the value of the write, or compared with its revision.
     """
     tokens = np.unique(columns.finds[core][columns.finds[core] >= 0])
     compared = np.unique(columns.expected_revision[core][columns.expected_revision[core] > 0])

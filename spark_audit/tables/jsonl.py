@@ -3,8 +3,8 @@
 Arrow refuses a piece if any value does not have the type of its field in a row, any text is not UTF-8, or any number is
 not an integer. Arrow does not report which line is wrong, so Python reads a refused piece again, line by line. Arrow
 also accepts several rows on one line, or a row over several lines. So each line must begin with `{` and end with `}`. A
-line break between `}` and `{` cannot be inside a row. So if all lines begin and end in this way, no row extends over
-several lines, and if there are also as many rows as lines, each line has exactly one row.
+line break between `}` and `{` cannot be inside a row. So if every line begins and ends in this way, no row extends over
+several lines. If there are also as many rows as lines, each line has exactly one row.
 
 Arrow takes longer if the schema has more fields. So a piece is first read with only those fields that occur in its head
 (its first bytes). If another field occurs in the piece, the piece is read again with all fields.

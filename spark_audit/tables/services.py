@@ -54,8 +54,8 @@ def bad_services(frame: Frame) -> Iterator[tuple[int, str]]:
 
 
 def plain(frame: Frame, settled: Settled) -> Frame:
-    """Return `frame` with the plain rows that stand for each row of a service (`plain_rows`) in place of this row. A
-    settled plain row is itself replaced by its rows in `settled`.
+    """Return `frame` in which plain rows (`plain_rows`) replace each row of a service, and rows of `settled` replace
+    each settled plain row.
 
     All rows must be well-formed. A frame without rows of services and without settled rows is returned unchanged.
     """

@@ -190,8 +190,8 @@ def with_observer(plan: Plan, random: Random) -> Plan:
 
 
 MADE_ANEW_SHARE = 0.6
-"""The share of the machines outside the first configuration that have a former folder, in seeds whose membership
-changes name the folders of new voters.
+"""In seeds whose membership changes name the folders of new voters, this share of the machines outside the first
+configuration has a former folder.
 """
 
 

@@ -314,7 +314,7 @@ class LoadPlan:
     connections: ConnectionsPlan
     read_modes: bool = False  # True if clients use every read mode, including lease, follower and bounded.
     loyal: int = 0  # Without service: the number of clients that call only their own member, whether it leads or not.
-    extras: ExtraPlan = NO_EXTRAS  # This value is used only with service.
+    extras: ExtraPlan = NO_EXTRAS  # Used only if `with_service` is True.
     burst: int = 0  # With service: the number of burst callers of each client, whose puts leave together.
     # With service: the average time until a client's program is restarted, in ns; 0 means never.
     stay_ns: int = 0
@@ -433,9 +433,9 @@ class Plan:
     changes: tuple[ChangeStep, ...] = ()
     upgrades: tuple[UpgradeStep, ...] = ()
     former_folders: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    coordination: CoordinationPlan = NO_COORDINATION  # This value is used only with service.
+    coordination: CoordinationPlan = NO_COORDINATION  # Used only if the load has a service.
     acknowledgements: AcknowledgementPlan = USUAL_LEVELS
-    access: AccessPlan = NO_ACCESS  # This value is used only with service.
+    access: AccessPlan = NO_ACCESS  # Used only if the load has a service.
     first_build: int = 1  # The highest feature level that the first builds know.
 
     @property
