@@ -160,11 +160,11 @@ def plan_faults(
 ) -> tuple[PlannedFault, ...]:
     """Draw the faults of a run of `seconds`, in order of time.
 
-    In each lane, a fault begins about `interval_seconds` after the start of the previous fault (twice as long for
-    membership changes), and never before the end of the previous fault. Every kind is used once before any kind is used
-    again. In the same way, every target and direction of a kind is used once before any is used again. Membership
-    changes have a fixed order: a remove follows each add, so that the cluster gets its original size again. All faults
-    are planned to end within the run, but membership changes may take longer.
+    In each lane, a fault begins about `interval_seconds` after the start of the previous fault, or about twice as long
+    in the lane of membership changes. It never begins before the end of the previous fault. Every kind is used once
+    before any kind is used again. In the same way, every target and direction of a kind is used once before any is used
+    again. Membership changes have a fixed order: a remove follows each add, so that the cluster gets its original size
+    again. All faults are planned to end within the run, but membership changes may take longer.
     """
     assert interval_seconds > 0
     lanes = (

@@ -368,8 +368,8 @@ class Simulation:
         self.disks.has_failed(member)
 
     def install_began(self, member: MachineView) -> None:
-        """Handle the moment of an install at which the received snapshot is durable, but the new log, which replaces
-        the old log, is not yet durable.
+        """Handle the moment of an install at which the received snapshot is durable, but the new log is not yet
+        durable.
         """
         self.injector.amid_an_install(member)
 

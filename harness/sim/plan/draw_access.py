@@ -28,8 +28,8 @@ def with_access(plan: Plan, random: Random) -> Plan:
     """Add users to the plan if its seed draws them.
 
     The members begin with builds that know level 3, and an operator raises the level at once. A plan whose builds
-    change, or that has a coordination load, stays as it is. So does a plan in which sessions expire at the times of
-    puts, because it aims at a path that members do not use while authentication is on.
+    change, or that has a coordination load, stays as it is. A plan in which sessions expire at the times of puts also
+    stays as it is, because it tests a path that members do not use while authentication is on.
     """
     if random.random() >= ACCESS_SHARE or not plan.load.with_service or plan.coordination.is_on:
         return plan

@@ -142,8 +142,8 @@ UPGRADED_SHARE = 0.2
 """Share of the seeds with upgrades."""
 
 OBSERVED_SHARE = 0.5
-"""The share of the seeds in which one more machine joins, and stays a learner until the faults end, among the seeds
-with upgrades and without other joining machines.
+"""In this share of the seeds with upgrades and without other joining machines, one more machine joins, and stays a
+learner until the faults end.
 """
 
 

@@ -208,10 +208,10 @@ class CoordinationPlan:
     The programs on the `clients` are `owners` of leases, `contenders` for locks, and `writers`. Each of the `watchers`
     is a separate client. All these fields are numbers. `lease_grace_ns`, `history_bytes_max`, `history_events_max` and
     `delete_keys_max` are limits of the store. `window_bytes`: the window of each watch. `stay_ns`: the average time
-    until a client's process is restarted; 0 means never. `death_share`: among the leases that their owners stop
-    renewing, the share for which a fault hits the leader near the end of the lease. `put_share`: among the actions of
-    writers, the share of plain puts of keys that other programs attach to leases. If this share is not 0, writers pause
-    only briefly. `hub`: bounds of the members' watch hubs, by name; all other bounds have their values in production.
+    until a client's process is restarted; 0 means never. `death_share`: for this share of the leases that their owners
+    stop renewing, a fault hits the leader near the end of the lease. `put_share`: among the actions of writers, the
+    share of plain puts of keys that other programs attach to leases. If this share is not 0, writers pause only
+    briefly. `hub`: bounds of the members' watch hubs, by name; all other bounds have their values in production.
     """
 
     clients: int = 0

@@ -381,8 +381,8 @@ class SimMember:
     def _check_password(self, check: PasswordCheck) -> None:
         """Check a password, and report the result later, as the thread of a real host does.
 
-        The check of a user that does not exist is left out, because its result is known and its cost is not lowered by
-        the cheap parameters of the simulator's verifiers.
+        For a user that does not exist, the check is left out. Its result is known, and it would be slow, because the
+        cheap parameters of the simulator's verifiers do not apply to it.
         """
         if check.verifier:
             check.compute()
