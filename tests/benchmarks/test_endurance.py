@@ -145,7 +145,7 @@ def test_an_overload_may_be_slow_but_not_endless() -> None:
 def test_an_overload_may_cost_memory_for_what_is_open_and_no_more() -> None:
     def grow(number: int, sample: Sample) -> None:
         if number >= 60:
-            sample.rss["n1"] = 261 * MIB  # Above 200 MiB, a fifth more, and 2 KiB for each of 10,000 requests.
+            sample.rss["n1"] = 261 * MIB  # The bound is 200 MiB plus a fifth, plus 2 KiB for each of 10,000 requests.
 
     assert failing(a_run(grow)) == ["overload: memory of n1 is bounded"]
     assert failing(a_run(grow), replace(BOUNDS, window_requests=20_000)) == []

@@ -77,7 +77,8 @@ def test_the_tests_that_mutants_name_exist() -> None:
 
 @pytest.mark.timeout(200)
 def test_a_mutant_that_names_tests_is_killed_by_one_of_them_or_survives(tmp_path: Path) -> None:
-    """The hunt runs no seed. The tests run in a copy with the defect, and must pass in a copy without the defect."""
+    """The hunt runs no seed of the simulation for such a mutant. It runs the named tests in a copy with the defect.
+    They must pass in a copy without the defect."""
     killed = named("a commit does not compare the position")
     (change,) = killed.changes
     harmless = a_mutant(change.file, change.replaces, change.replaces + "  # indeed", name="harmless")

@@ -185,7 +185,7 @@ async def test_the_recipes_of_the_guide_run_as_they_are_written(tmp_path: Path) 
     """The test runs these commands of docs/operations/guide.md. It changes only the port of `serve`."""
     save, export, line, check, alone, several, *_ = re.findall(
         r"```sh\n(.*?)```", GUIDE, re.DOTALL
-    )  # test_upgrade.py tests the last one.
+    )  # test_upgrade.py tests the last recipe.
     async with open_node(tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0") as store:
         await store.put("key", "value")
         await trio.to_thread.run_sync(in_a_shell, save, tmp_path, store.client_address)

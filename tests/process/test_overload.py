@@ -38,8 +38,8 @@ OPEN_MAX = 200
 BIG = bytes(256 * 1024)
 MEMORY_BYTES_MAX = 96 * MIB
 """The greatest growth of a member by a flood. 8 MiB of unread answers are in memory in three forms: encoded, joined,
-and handed to the socket. The member also writes a few MiB of log. The rest is room for the allocator. Before this
-bound, when a member encoded all answers, it grew by 277 MiB."""
+and handed to the socket. The member also writes a few MiB of log. The rest is room for the allocator. A member that
+encoded all answers immediately would grow by 277 MiB."""
 
 
 def peak_bytes(server: Server) -> int:

@@ -216,7 +216,7 @@ def test_an_unknown_command_is_answered_with_the_nearest(typed: str, near: str) 
 
 
 def test_a_wrong_flag_is_answered_with_the_right_one() -> None:
-    """For an unknown command that resembles no other command, the answer is the list of commands."""
+    """If an unknown command resembles no known command, the message lists all commands."""
     assert "--json" in invoke(["get", "a", "--jsn"]).stderr
     assert "--election-timeout-ms" in invoke(["serve", "d", "--election-timeout", "3"]).stderr
     assert "init, serve, put" in invoke(["xyzzy"]).stderr

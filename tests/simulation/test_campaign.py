@@ -29,7 +29,7 @@ PLANS = Path(__file__).parent / "regressions"
 
 
 def test_a_violation_travels_between_processes() -> None:
-    """An error can be unpickled if its fields are its arguments."""
+    """An error can be unpickled only if its fields are the arguments of its constructor."""
     violation = Violation("election safety", "term 3 has two leaders")
 
     copy = pickle.loads(pickle.dumps(violation))

@@ -24,8 +24,8 @@ SEEDS = {
 }
 """Seed → the bug that it showed. Seed 5 fails with the mutant of its bug. Seed 20110206 ran into the bound on events.
 
-There is no seed here for the bug in which the commit update was sent without end. By now the update waits for an append
-that can carry it. So the bug would send only one message in that time, and none of the first 160 seeds shows it. A
+There is no seed here for the bug in which the leader sent the commit update again and again. The update now waits for
+an append that can carry it. So the bug sends only one message in that time, and none of the first 160 seeds shows it. A
 scenario below shows this bug.
 """
 

@@ -312,7 +312,8 @@ def test_the_bytes_of_a_user_are_bounded(cluster: Cluster) -> None:
 
 
 def test_the_bytes_that_a_user_receives_are_bounded_too(cluster: Cluster) -> None:
-    """An answer is not refused, but the requests after it wait. The refusals themselves are not counted."""
+    """A large answer is sent, but later requests are refused until the user is within the bound again. The bytes of
+    these refusals are not counted."""
     root = ask_as(cluster, ROOT)
     assert done(root.ask(of_command(Put(b"app/large", bytes(20_000)))))
     assert done(root.ask(of_command(ChangeUserLimits("ada", bytes_per_second=10_000))))
@@ -339,7 +340,7 @@ def test_the_events_of_a_watch_count_as_bytes_of_its_user(cluster: Cluster) -> N
 
 
 def test_a_large_event_after_a_pause_is_not_forgiven(cluster: Cluster) -> None:
-    """A user saves the bytes of at most one second."""
+    """After a pause, a user may use at most the unused bytes of one second."""
     root, client = ask_as(cluster, ROOT), ask_as(cluster, ADA, 2)
     assert done(root.ask(of_command(ChangeUserLimits("ada", bytes_per_second=10_000))))
     assert client.ask(encode_request(50, watch_request(WatchSpec(b"app/", b"app0")))).fields[0] == MessageKind.CREATED

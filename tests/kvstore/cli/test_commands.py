@@ -1,6 +1,6 @@
 """Commands that wait, show or measure. They run in the main thread, against a store in another thread of this process.
 
-`tests/process` runs the same commands as programs. Here their code counts for the coverage.
+`tests/process` runs the same commands as programs. In this file, the measurement of coverage includes their code.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ ALONE: dict[str, dict[str, Any]] = {
     "peer-ca": NEEDED | {"peer-cert": "s1.pem"},
     "tls-mixed": NEEDED | {"tls-cert": "s1.pem"},
 }
-"""Options that need options other than NEEDED with them."""
+"""For some options, the other options that a valid configuration needs instead of NEEDED."""
 
 assert isinstance(serve_command, ConfiguredCommand)
 PARAMETERS = {name_of(each): each for each in serve_command.configurable if each.name != "config"}

@@ -260,7 +260,7 @@ def test_busy_is_tried_again_after_a_pause_and_is_certain_in_the_end() -> None:
     assert world.outcome(ticket) == "open"
     world.wait(1)
 
-    assert world.outcome(ticket) in ("fail", "unknown")  # The client may have repeated the write before.
+    assert world.outcome(ticket) in ("fail", "unknown")  # Unknown, if the client has already repeated the write.
 
 
 def test_busy_until_the_deadline_is_busy() -> None:

@@ -331,7 +331,7 @@ async def test_transact_and_compare_and_delete_need_no_level(tmp_path: Path) -> 
         assert (await store.compare_and_delete("c", "11")).succeeded
 
 
-class a_store:  # noqa: N801 - Used like a function.
+class a_store:  # noqa: N801 - It is used like a function.
     """A store of one member at level 2. It is open inside a `with` block."""
 
     def __init__(self, folder: Path) -> None:

@@ -92,7 +92,7 @@ def test_the_options_of_a_name_are_checked() -> None:
 
 
 def membership(configuration: Configuration, heard: set[str], *, is_changing: bool = False) -> Membership:
-    """The membership as a leader would tell it that hears the members `heard`."""
+    """The membership that a leader would report if it hears the members `heard`."""
     views = [
         MemberView(
             node_id=each.node_id,
@@ -197,8 +197,8 @@ def stepped(running: Mapping[str, Member], name: str, configuration: Configurati
 
 
 def test_whatever_folders_are_lost_and_return_no_name_has_two_votes_and_no_vote_is_lost() -> None:
-    """Each name has one process at a time, which runs on its present folder, on a new one, or on an older one that
-    returns. After the storm, each name has one member, with its vote and its addresses."""
+    """Each name has one process at a time. This process runs on its present folder, on a new folder, or on an older
+    folder that has returned. After these random changes, each name has one member, with its vote and its addresses."""
     ends = set[tuple[str, ...]]()
     for seed in range(300):
         random = Random(seed)

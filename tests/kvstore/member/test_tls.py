@@ -139,8 +139,8 @@ def test_a_dialer_and_certificates_exclude_each_other(made: Certificates) -> Non
 
 @pytest.mark.parametrize("host", ["straße.example", "straße.example．"])
 async def test_the_name_that_is_compared_is_the_one_that_is_looked_up(host: str) -> None:
-    """`ssl` reads names by older rules. By these older rules the name is strasse.example, which is the name of another
-    host."""
+    """Python's `ssl` encodes names by older rules (IDNA 2003). By these rules the name becomes strasse.example, which
+    is the name of another host."""
     asked: list[str] = []
 
     class Resolver(trio.abc.HostnameResolver):

@@ -87,7 +87,7 @@ codes."""
 
 
 def watched(cluster: Cluster, name: str, limits: ServiceLimits | None = None) -> CountingService:
-    """Replace the service of a member by a service that counts. Connect one client that has said hello."""
+    """Replace the service of a member by one that counts its answers. Connect one client that has said hello."""
     host = cluster.hosts[name]
     host.service = service = CountingService(host.node, host.machine, limits)
     service.counts = Counts()
@@ -153,7 +153,7 @@ def test_an_unknown_outcome_is_counted_once() -> None:
 
 
 def test_a_bounded_read_that_grew_too_old_while_it_waited_for_room_is_counted(quick_folder: Path) -> None:
-    """When the read came, no error was raised, because the state was young enough."""
+    """No error was raised when the read arrived, because the state was still young enough then."""
     cluster = Cluster(quick_folder, 3)
     cluster.client().do(Put(b"a", b"1"))
     cluster.wait(0.5)

@@ -51,7 +51,8 @@ async def test_waiters_get_the_lock_in_the_order_in_which_they_came_and_fences_r
 
 
 async def test_a_wait_that_is_given_up_leaves_no_key_behind(autojump_clock: trio.testing.MockClock) -> None:
-    """The time-out of the lock or a cancellation from outside ends the wait. The waiters behind this waiter move up."""
+    """The time-out of the lock or a cancellation from outside ends the wait. The waiters behind the ended one move
+    up."""
     async with SimulatedStore() as store:
         client, other, third = store.client(), store.client(), store.client()
         async with client.lock("x"):
@@ -265,7 +266,7 @@ async def test_a_release_wakes_one_waiter(autojump_clock: trio.testing.MockClock
 
 
 async def test_a_line_longer_than_a_page_is_read_whole(autojump_clock: trio.testing.MockClock) -> None:
-    """A page of 1 MiB has 900 of the longest keys."""
+    """A page of 1 MiB has room for only 900 of the longest keys."""
     name = "n" * 1_000
     async with SimulatedStore() as store:
         client = store.client()

@@ -41,7 +41,7 @@ class Flood:
         self._send(data)
 
     def touch(self, session_ids: range) -> None:
-        """Keep sessions alive. Any client that knows their ids may do this."""
+        """Keep sessions alive. Any client that knows the id of a session may do this."""
         data = b""
         for session_id in session_ids:
             self._last_request_id += 1

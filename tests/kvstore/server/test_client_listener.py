@@ -53,8 +53,8 @@ async def test_a_client_that_is_alone_is_served_at_once_and_several_together(qui
         streams = [trio.testing.memory_stream_pair() for _ in range(2)]
 
         async def said_after(*senders: int) -> list[str]:
-            """Let each of these clients send a byte of its hello. Return the port's requests to the node, which are
-            "now" or "soon"."""
+            """Let each of these clients send a byte of its hello. Return what the port demanded of the node each time:
+            to process its input "now" or "soon"."""
             asked.clear()
             for sender in senders:
                 await streams[sender][0].send_all(b"\0")

@@ -1,4 +1,5 @@
-"""A client port, with real sockets, that has used up its places or its memory for half frames and unread answers."""
+"""A client port with real sockets: all its places for clients are taken, or its memory for incomplete frames and unread
+answers is used up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Full disks, from the client down to the files: writes fail certainly with `busy`, and succeed again later."""
+"""Full disks, tested from the client down to the files. A write is refused with `busy` and certainly has no effect;
+later writes succeed again."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def test_a_store_of_one_on_a_full_disk_refuses_writes_and_reads_on_and_writes_ag
     assert 0 < count <= ROOM // len(VALUE)
     assert [value_of(client, number) for number in range(count)] == [VALUE] * count
     assert value_of(client, count) is None
-    cluster.wait(10)  # The member searches for room without success, which does no harm.
+    cluster.wait(10)  # The member searches for room without success. This does no harm.
     with pytest.raises(Busy, match=r"disk of s1 is full.*make room"):
         client.do(Put(b"still", b"full"), seconds=1)
     host = cluster.hosts["s1"]
@@ -85,7 +86,7 @@ def test_a_member_whose_files_may_not_grow_to_its_ballast_again_ends_and_says_wh
     host = cluster.hosts["s1"]
     host.files.bytes_max, host.files.file_bytes_max = None, StorageLimits().ballast_bytes - 1
 
-    with pytest.raises(AssertionError, match=r"File too large: 'ballast'$"):  # The cluster raises any failure.
+    with pytest.raises(AssertionError, match=r"File too large: 'ballast'$"):  # `Cluster` raises every failure.
         cluster.wait(5)
 
     assert host.node.failure is not None
@@ -140,7 +141,7 @@ def test_what_was_answered_before_the_disk_was_full_is_there_after_a_crash(quick
 def test_of_three_one_full_disk_stops_nobody(quick_folder: Path) -> None:
     """A follower without room accepts no more commands, but the other members are a majority. When the follower has
     room again, it gets all commands."""
-    # Preallocated zeroes would be spare room.
+    # Preallocated zeroes would give the member spare room on its full disk.
     cluster = Cluster(quick_folder, 3, sizes=Sizes(storage=StorageLimits(preallocate_bytes=0)))
     client = cluster.client()
     client.do(Put(b"first", b"x"))
@@ -165,8 +166,8 @@ def test_of_three_one_full_disk_stops_nobody(quick_folder: Path) -> None:
 
 
 def test_of_three_the_leader_s_full_disk_holds_writes_up_until_another_leads(quick_folder: Path) -> None:
-    """The cluster recovers although nobody makes room on the disk. A put that comes before the next leader exists fails
-    certainly, so a client may repeat it."""
+    """The cluster recovers although nobody makes room on the disk. A put that comes before the next leader exists
+    certainly has no effect, so a client may repeat it."""
     cluster = Cluster(quick_folder, 3, sizes=Sizes(storage=StorageLimits(preallocate_bytes=0)))
     client = cluster.client()
     client.do(Put(b"first", b"x"))

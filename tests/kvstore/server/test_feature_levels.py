@@ -66,8 +66,8 @@ def hashes(cluster: Cluster) -> set[bytes]:
 
 
 def test_the_level_rises_when_every_member_has_the_new_build_and_not_before(cluster: Cluster) -> None:
-    """Members are upgraded one by one while clients write. A refusal is certain. It names the members with an older
-    build, and does not change the level."""
+    """Members are upgraded one by one while clients write. A refusal to raise the level certainly has no effect. The
+    refusal names the members with an older build."""
     client = cluster.client()
     for node_id in ("s1", "s2", "s3"):
         client.do(Put(b"k", node_id.encode()))

@@ -110,7 +110,8 @@ class Blocks:
 
 @asynccontextmanager
 async def open_room(folder: Path, *joining: Member) -> AsyncIterator[tuple[Client, Blocks]]:
-    """Run s1 alone, and the other members, which are ready to join s1. Yields a client that knows only s1."""
+    """Run s1 as a cluster of one, and start the members `joining`, which wait to be added to it. Yields a client that
+    knows only s1."""
     (s1,) = new_members("s1")
     blocks = Blocks()
     async with trio.open_nursery() as nursery:

@@ -12,8 +12,8 @@ from tests.kvstore.support.in_memory_cluster import Cluster
 
 
 def test_a_page_of_small_entries_is_a_small_part_of_the_log(quick_folder: Path) -> None:
-    """Earlier, a page could have 1 MiB of entries of 60 bytes, and a member took 100 ms for such a page. At that time,
-    200 requests that arrived together blocked the member for 20 s."""
+    """A page of 1 MiB with entries of 60 bytes would take a member 100 ms. Then 200 requests that arrive together would
+    block the member for 20 s."""
     cluster = Cluster(quick_folder, 1)
     cluster.leader()
     client = RawClient(cluster)

@@ -422,12 +422,12 @@ async def test_a_voter_does_not_take_a_second_place() -> None:
 
 
 class Interrupted(Exception):
-    """This exception means that the caller has left."""
+    """This error interrupts the caller of a change."""
 
 
 class Interrupting(Agreed):
-    """A cluster whose caller leaves before it gets the answer to change `at`. If `is_lost` is true, the change never
-    arrives; otherwise it is carried out."""
+    """A cluster whose caller ends before it gets the answer to its change number `at`. If `is_lost` is true, this
+    change never arrives; otherwise it is carried out."""
 
     def __init__(self, configuration: Configuration, at: int, *, is_lost: bool) -> None:
         super().__init__(configuration)

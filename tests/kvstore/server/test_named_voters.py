@@ -53,7 +53,7 @@ def three_and_a_follower_who_has_met_the_first_s4(folder: Path) -> tuple[Cluster
 
 
 def come_as_the_second_s4(folder: Path, cluster: Cluster, follower: Host) -> None:
-    """Start s4 with a new folder after s4 was added. All members except the follower listen to the new folder."""
+    """Start s4 with a new folder after s4 was added. All members except the follower accept the new folder."""
     configuration, cluster_id = follower.node.core.configuration, follower.identity.cluster_id
     identity = Identity(cluster_id=cluster_id, group_id=0, node_id="s4", incarnation_id=SECOND)
     founders = type(configuration)(configuration.voters)
@@ -133,7 +133,8 @@ def test_a_member_says_what_folder_it_has_met_under_an_id_that_is_no_members(qui
 async def test_who_was_made_anew_and_would_be_refused_by_the_leader_for_ever_is_told_before_it_begins(
     tmp_path: Path,
 ) -> None:
-    """Such a member would become a learner to which no member listens. With another id, the machine is accepted."""
+    """Such a member would become a learner whose messages every member refuses. With another id, the machine is
+    accepted."""
     s1, s2, s3 = new_members("s1", "s2", "s3")
     async with open_node(tmp_path / "s1", node_id="s1", members=[s1], bootstrap=True) as store:
         await store.put("key", "value")

@@ -207,7 +207,7 @@ def test_what_is_proposed_are_the_very_bytes_of_the_client(cluster: Cluster) -> 
 
 
 def test_every_response_names_revision_consistency_and_node(cluster: Cluster) -> None:
-    """Refusals also name these three (docs/reference/specification.md#711-responses)."""
+    """Refusals also contain these three values (docs/reference/specification.md#711-responses)."""
     client = RawClient(cluster)
     client.ask(encode_request(1, command_request(Put(b"a", b"1"))))
 
@@ -290,7 +290,7 @@ def test_a_bounded_read_whose_answer_had_to_wait_for_room_is_judged_by_its_age_o
     cluster.leader()
     client = RawClient(cluster)
     client.ask(encode_request(1, command_request(Put(b"big", bytes(600)))))
-    client.ask(encode_request(2, READ_BIG))  # This message proves the age of the state.
+    client.ask(encode_request(2, READ_BIG))  # The leader proves the age of its state by this read.
     client.reads = False
     bounded = read_request(Get(b"big"), Consistency.BOUNDED, max_staleness_ms=50)
     client.send(b"".join(frame(encode_request(i, bounded)) for i in range(11, 16)))
@@ -304,7 +304,7 @@ def test_a_bounded_read_whose_answer_had_to_wait_for_room_is_judged_by_its_age_o
 
 
 def test_a_client_that_has_gone_gets_nothing_and_harms_nobody(cluster: Cluster) -> None:
-    """A put that the client has sent before it left is carried out."""
+    """A put that a client sent before it disconnected is carried out."""
     client = RawClient(cluster, 1)
     client.service.receive(1, frame(encode_request(1, command_request(Put(b"a", b"1")))))
     client.service.disconnected(1)

@@ -220,7 +220,7 @@ def test_who_waits_for_a_hash_is_bounded(cluster: Cluster) -> None:
     for client in clients:
         service.receive(client.connection_id, asking)
         while not service._hashes.is_under_way or service._backlogged:
-            service.complete(())  # The refusals took up the first turn.
+            service.complete(())  # The first turn was used up by the refusals.
     refused = {}
     for connection_id, data in service.take_output():
         bodies = clients[connection_id - 1]._splitter.feed(data)

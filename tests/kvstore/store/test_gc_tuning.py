@@ -48,7 +48,8 @@ def in_a_process(script: str) -> None:
 
 
 def test_a_collection_walks_the_records_again_and_again_if_nothing_is_done_about_it() -> None:
-    """The module exists because a full collection untracks the map, and the next write makes the map young again."""
+    """`gc_tuning` exists because a full collection untracks the map, but the next write tracks it again, in the
+    youngest generation."""
     in_a_process("""
 put(0, 1000)
 gc.collect()

@@ -307,7 +307,7 @@ ODD_ROWS: dict[str, Callable[[list[Any]], Any]] = {
 @pytest.mark.parametrize("change", ODD_ROWS.values(), ids=ODD_ROWS)
 def test_a_row_whose_columns_do_not_fit_is_refused(change: Callable[[list[Any]], Any]) -> None:
     header, chunks = taken(lived_in())
-    header["events"] = 2 * BLOCK_EVENTS  # So the change is the only error, even if the row has many events.
+    header["events"] = 2 * BLOCK_EVENTS  # This is enough for every row, so `change` makes the only error.
     row = row_of(chunks[2][1:])
     change(row)
     chunks[2][1:] = [row]

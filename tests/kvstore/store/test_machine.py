@@ -225,7 +225,8 @@ def test_what_is_malformed_under_a_session_is_kept_like_any_answer() -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.lists(almost_commands() | near_commands, max_size=4), st.integers(1, 2))
 def test_apply_answers_any_item_of_the_profile_and_stays_sound(items: list[Any], level: int) -> None:
-    """Apply never raises for what a client wrote; its answers fit the profile and can be read.
+    """Apply never raises an error because of a client's command. Its answers follow the CBOR profile and can be
+    decoded.
 
     See docs/reference/specification.md#82-commands.
     """

@@ -41,8 +41,8 @@ def test_it_is_what_a_dict_would_be(steps: list[tuple[str, bytes, bytes]]) -> No
 
 @pytest.mark.parametrize("name", [b"%d", b"%016d", b"%d/of one kind", b"a/%08d/b"])
 def test_however_keys_are_named_no_part_is_large_and_they_grow_one_after_the_other(name: bytes) -> None:
-    """A part is copied when it grows. Chance decides which keys are in a part, so these bounds are ten deviations
-    wide."""
+    """A part is copied when it grows. Chance decides which keys are in a part, so these bounds allow ten standard
+    deviations."""
     records, count = Records(), 30_000
     for number in range(count):
         records[name % number] = A_RECORD
@@ -70,7 +70,7 @@ def held(store: KeyValueMap) -> tuple[int, ...]:
 
 
 def test_a_large_chunk_of_tiny_records_is_taken_in_slices() -> None:
-    """Older files have such chunks. Decoding one counts as one slice."""
+    """Snapshot files of older builds have such chunks. Decoding one chunk counts as one slice."""
     picture = filled(COUNT).snapshot()
     chunks = list(picture.chunks)
     assert max(len(cbor2.loads(chunk)) for chunk in chunks) > 3 * SLICE_RECORDS

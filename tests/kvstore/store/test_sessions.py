@@ -115,7 +115,7 @@ def test_a_request_at_or_below_the_floor_is_closed_and_never_runs() -> None:
 
 
 def test_acknowledging_forgets_results_and_closes_numbers_never_seen() -> None:
-    """Both facts follow from the floor, so the store keeps only the floor
+    """Both effects follow from the session floor, so the store keeps only the floor
     (docs/reference/specification.md#92-judging-a-request)."""
     fed = Fed()
     session = fed.register()
@@ -283,7 +283,8 @@ def test_any_command_of_a_session_puts_its_expiry_off() -> None:
 
 
 def test_leader_time_never_goes_back() -> None:
-    """An entry with an older time counts as of the time reached (docs/reference/specification.md#812-leader-time)."""
+    """If an entry has an earlier leader time than the store, the store uses its own time for it
+    (docs/reference/specification.md#812-leader-time)."""
     fed = Fed()
     fed.register(10, time=100)
     session = fed.register(10, time=50)
@@ -306,7 +307,8 @@ def test_sessions_expire_in_the_order_of_deadline_then_id() -> None:
 
 
 def test_touching_and_closing_sessions_leaves_no_trace_that_grows() -> None:
-    """The heap of deadlines is bounded by the open sessions; `check` says so after every entry."""
+    """The number of open sessions bounds the heap of deadlines; the fixture's `check` asserts this after every
+    entry."""
     fed = Fed()
     for _ in range(300):
         session = fed.register(1_000_000)
@@ -316,8 +318,8 @@ def test_touching_and_closing_sessions_leaves_no_trace_that_grows() -> None:
 
 
 def test_what_a_kept_result_counts_for_is_over_its_fields() -> None:
-    """A result counts 64 for each array, and its bytes and texts. All members count alike, because the bounds are
-    replicated."""
+    """The size of a result is 64 for each array, plus the lengths of its byte strings and texts. All members must
+    compute the same size, because the bounds are replicated."""
     assert result_bytes((0, 5, (1,))) == 128 == kept_bytes((0, 5, (1,)))
     assert result_bytes((0, 5, (2, (b"value", 1, 2, 3, 0)))) == 3 * 64 + 5
     assert result_bytes((3, 5, "sessions_max", 8)) == 64 + 12

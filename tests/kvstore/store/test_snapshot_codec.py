@@ -298,7 +298,7 @@ def test_a_row_with_a_tag_is_refused() -> None:
 
 
 def test_a_snapshot_of_a_higher_feature_level_is_refused_by_name() -> None:
-    """The replicated level decides how to read it, and this build does not know that level.
+    """The feature level in the snapshot determines its format, and this build does not know that level.
 
     See docs/reference/specification.md#713-feature-levels.
     """

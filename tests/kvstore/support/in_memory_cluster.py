@@ -108,7 +108,7 @@ class Sizes:
 
 
 class Host:
-    """One member's process. It starts from its folder, and a test kills it by dropping it."""
+    """One member's process. A `Host` starts from its folder. To kill it, a test drops the object."""
 
     def __init__(
         self,
@@ -184,8 +184,8 @@ class Cluster:
         self.settle()
 
     def start(self, node_id: str, levels: LevelRange = FEATURE_LEVELS, says: LevelRange | None = None) -> None:
-        """`levels`: the levels that the member's build applies from now on. `says`: other levels, which the member
-        tells its peers."""
+        """`levels`: the levels that the member's build applies from now on. `says`: the levels that the member reports
+        to its peers, if they differ from `levels`."""
         self._starts += 1
         self.levels[node_id] = levels
         place, identity = self._folder / node_id, self.identities[node_id]

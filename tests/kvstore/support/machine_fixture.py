@@ -27,7 +27,8 @@ SECOND = 1_000_000_000
 class Fed:
     """A machine, and the log that it was fed. A test can feed `entries` to another machine.
 
-    A command sets the `limits` that level 1 lacks, as in every store.
+    Level 1 lacks some of the limits. So at a higher level, a command sets `limits` after the level was raised, as in
+    every store.
     """
 
     def __init__(self, *, level: int = FEATURE_LEVEL_INITIAL, **limits: int) -> None:

@@ -17,8 +17,8 @@ __all__ = ["hwm_clock", "hwm_cluster", "hwm_store"]
 
 
 class ProgramWorld:
-    """How a program of one world is run, and its client. The bound on its time is that of the test, because a test may
-    move the time of the loop."""
+    """Runs programs of one world, and makes their clients. Only the time-out of the test bounds a program, because a
+    test may move the time of the loop."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -24,7 +24,7 @@ from tests.kvstore.worlds.world import AsyncFace
 pytestmark = pytest.mark.timeout(90)
 
 SHORT_SECONDS = 0.5
-"""A deadline that ends without an answer. It is long enough for a request to reach the leader."""
+"""A deadline that passes before an answer comes. Within this time, a request certainly reaches the leader."""
 
 
 def connect(program: ProgramWorld, url: str) -> Any:
@@ -51,7 +51,8 @@ def test_a_program_goes_on_without_the_leader(hwm_cluster: Cluster, program: Pro
 
 
 def test_a_program_is_told_that_there_is_no_quorum(hwm_cluster: Cluster, program: ProgramWorld) -> None:
-    """A read has certainly not happened. A write that reached the leader may still happen."""
+    """A read fails as `Unavailable`, because it has no effect. A write that reached the leader may still take
+    effect."""
 
     async def scenario() -> None:
         async with connect(program, hwm_cluster.url) as client:
@@ -93,7 +94,7 @@ def test_a_store_that_is_slower_than_a_client_waits_is_as_good_as_gone(hwm_clust
 
 
 def test_the_delay_of_an_answer_is_the_same_for_many_at_a_time(hwm_cluster: Cluster) -> None:
-    """It is a latency: 20 calls at the same time do not wait for one another."""
+    """The fault delays each answer separately: 20 calls at the same time do not wait for one another."""
 
     async def scenario() -> None:
         async with kvstore.asyncio.connect(hwm_cluster.url) as client:
@@ -117,7 +118,7 @@ def test_nothing_that_was_acknowledged_is_lost_in_a_row_of_faults(hwm_cluster: C
 
 
 def test_a_fault_in_a_fault_ends_before_the_fault_around_it(hwm_cluster: Cluster) -> None:
-    """The end of the inner fault waits only for the members that begin again then."""
+    """The end of the inner fault waits only for the members that run again after it."""
     with kvstore.blocking.connect(hwm_cluster.url) as client:
         client.put("before", "1")
         for inner in (hwm_cluster.without_leader, hwm_cluster.without_quorum):

@@ -91,7 +91,7 @@ def test_a_program_that_slept_too_long_has_lost_its_lock(hwm_store: MemoryStore,
                 await report(client, other)
             async with other.lock("report", wait_seconds=0) as second:
                 assert [second.fence] > fences > []
-            assert went_on == (fences if program.name == "threads" else [])  # A task is cancelled, and a thread is not.
+            assert went_on == (fences if program.name == "threads" else [])  # A task is cancelled, but a thread is not.
 
     program.run(scenario, hwm_store)
 
@@ -165,7 +165,7 @@ def test_a_store_without_a_port_says_so(hwm_store: MemoryStore) -> None:
 
 
 def test_a_log_of_several_segments_fits_in_memory(hwm_store: MemoryStore) -> None:
-    """The log outgrows a segment, and the disk in memory gives what it was given."""
+    """The log grows beyond one segment, and the disk in memory returns the data that was written to it."""
     value = b"x" * 100_000
     with hwm_store.blocking_client() as client:
         for number in range(30):
@@ -192,7 +192,7 @@ async def test_time_jumps_on_a_clock_of_trio_and_leases_are_kept_meanwhile(
 async def test_a_test_on_the_clock_of_the_store_moves_its_own_time(
     hwm_store: MemoryStore, hwm_clock: MovableClock
 ) -> None:
-    """pytest-trio runs a test on the clock among its fixtures."""
+    """If a fixture of a test is a clock, pytest-trio runs the test on this clock."""
     async with trio.open_nursery() as nursery:
         slept = trio.Event()
 
@@ -229,7 +229,7 @@ def test_two_stores_move_the_time_of_one_loop_one_after_the_other() -> None:
 
 def test_a_loop_whose_time_cannot_be_moved_is_refused(hwm_store: MemoryStore) -> None:
     class FixedLoop(asyncio.AbstractEventLoop):
-        """As in uvloop, the method `time` can be replaced, but the timers of the loop do not ask it."""
+        """As in uvloop, the method `time` can be replaced, but the timers of the loop do not call it."""
 
     with pytest.raises(WrongContext, match="FixedLoop: run the test on a loop of the standard library"):
         hwm_store.clock.control(FixedLoop())  # type: ignore[abstract]

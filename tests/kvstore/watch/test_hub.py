@@ -90,7 +90,8 @@ def test_filters_leave_out_puts_or_deletions() -> None:
 
 
 def test_the_revision_of_a_message_is_that_of_its_last_event() -> None:
-    """The store's revision is ahead, and a client continues after the revision that it was told."""
+    """The store is already at a higher revision. A client continues after the revision of the message, so a higher
+    number would make it skip events."""
     watching = Watching()
     watching.put(b"a")
     watching.put(b"b", b"b", b"b")
@@ -147,10 +148,10 @@ def test_a_message_has_a_mebibyte_at_most_and_ends_with_a_whole_revision() -> No
 
 
 def test_many_small_changes_exceed_neither_a_message_nor_the_window() -> None:
-    """A change costs more of the window than its bytes, so neither bound implies the other."""
+    """A change takes more of the window than its bytes, so neither bound implies the other."""
     watching = Watching()
     watching.hub.bounds = HubBounds(message_bytes_max=1_000)
-    window = 3_000  # The window is more than a message's bytes, but less than the cost of a full message.
+    window = 3_000  # This is more than the bytes of a full message, but less than its share of the window.
     seen = watching.watch(window=window)
     watching.put(*[b"%03d" % number for number in range(200)])
     watching.run()
@@ -205,7 +206,8 @@ def test_watches_at_one_place_read_the_history_together_and_encode_an_event_once
 
 
 def test_a_watch_that_joins_others_on_their_way_misses_nothing_that_they_had_no_use_for() -> None:
-    """The watch joins the others when they have read a part of a large revision in which no change was for them."""
+    """The watch joins the others when they have read a part of a large revision. This part contained no change that
+    they watch."""
     watching = Watching()
     watching.put(*[b"a"] * 200)
     large = watching.txn(*[Put(b"b%03d" % number, b"v") for number in range(300)])

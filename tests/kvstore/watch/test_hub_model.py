@@ -221,7 +221,8 @@ class HubModel(RuleBasedStateMachine):
 
     @rule()
     def come_to_rest(self) -> None:
-        """A watch with room and window was sent everything; the others were sent a prefix."""
+        """If a watch has room on its connection and in its window, the hub has sent it all due changes. Each other
+        watch has received a prefix of its changes."""
         self.world.run()
         self.check_messages()
         for watched in self.watched:
@@ -267,7 +268,7 @@ class HubModel(RuleBasedStateMachine):
             if len(watched.seen.messages) > watched.checked:
                 self._check(watched)
             end = watched.seen.cancelled
-            if end is not None:  # A change is gone that the watch was not sent, or may not have been sent.
+            if end is not None:  # The store dropped a change that was not sent to this watch, or perhaps not.
                 assert end.reason == "compacted"
                 assert watched.next_revision < end.oldest_revision == self.world.machine.history.first_revision
                 self.watched.remove(watched)

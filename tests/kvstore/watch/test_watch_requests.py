@@ -1,4 +1,5 @@
-"""Watches at the service, byte by byte: which requests are refused, how they are answered, what counts as in use."""
+"""Watches at the service, byte by byte: which requests are refused, how requests are answered, and when a connection
+counts as in use."""
 
 from __future__ import annotations
 

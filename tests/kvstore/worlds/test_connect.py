@@ -133,7 +133,7 @@ def test_a_password_in_a_url_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
 def test_a_user_in_a_url_needs_a_password(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is found when the client is made, and not when a member refuses the client."""
+    """A missing password is reported when the client is made, and not only when a member refuses the client."""
     for variable in ("HWM_PASSWORD", "HWM_PASSWORD_FILE"):
         monkeypatch.delenv(variable, raising=False)
     with pytest.raises(UnusablePassword, match="the URL names the user 'ada', and there is no password") as caught:

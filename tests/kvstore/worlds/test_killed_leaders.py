@@ -94,7 +94,7 @@ def test_each_acknowledged_addition_counts_once_while_leaders_are_killed(world: 
 
 
 def test_cancelled_calls_of_asyncio_take_effect_once_or_never(tmp_path: Path) -> None:
-    """Calls are cancelled after times of up to the length of a call, while a leader is killed."""
+    """While a leader is killed, calls are cancelled at random moments between their beginning and their usual end."""
     dice = random.Random(5)
 
     async def main(cluster: ServerCluster) -> None:

@@ -28,7 +28,7 @@ WAIT_SECONDS_MAX = 3.0
 """Less than the time to live of a lease that nobody revokes."""
 
 LINES_MIN = 10
-"""At least so many lines of `kvstore.blocking` run in a call."""
+"""A call runs at least this many lines of `kvstore.blocking`."""
 
 
 def program(source: str, *arguments: str, interrupt_at: str = "") -> tuple[int, str, str]:

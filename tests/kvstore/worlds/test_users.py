@@ -1,4 +1,4 @@
-"""Users in each world: who is let in, what they may do, and what ends with a right that is taken away
+"""Users in each world: who is accepted, what a user may do, and what ends when a right is taken away
 (docs/concepts/users.md)."""
 
 from __future__ import annotations
@@ -271,7 +271,8 @@ async def test_a_lock_is_lost_with_the_right_to_write_its_key(world: World, guar
 
 
 ASYNC_WORLDS = {"trio": trio.to_thread.run_sync, "asyncio": asyncio.to_thread}
-"""How the verifier of a password is computed in a thread. A blocking client needs no other thread."""
+"""For each event loop, the function that computes a password's verifier in a thread. A blocking client computes it in
+its own thread."""
 
 
 @in_each_world
@@ -339,7 +340,7 @@ async def test_a_url_names_the_user_and_the_file_of_the_password(
 async def test_the_password_of_a_url_may_be_in_the_environment(
     world: World, guarded_address: str, name: str, password_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file of the environment is preferred to a password in it, as `hwm` does."""
+    """A password file that the environment names takes precedence over a password in the environment, as in `hwm`."""
     url = f"hwm://ada@{guarded_address}/app/{name}"
     monkeypatch.setenv("HWM_PASSWORD", PASSWORDS["ada"])
     async with world.connect(url) as view:

@@ -29,13 +29,13 @@ def thread() -> Iterator[LoopThread]:
 
 @pytest.fixture
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only threads continue a chain."""
+    """A chain never times out, so the loop does not wake the next thread itself."""
     monkeypatch.setattr(loop_thread, "CHAIN_SECONDS_MAX", 3600.0)
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A waiting thread looks often."""
+    """A waiting thread checks often whether its call has ended."""
     monkeypatch.setattr(loop_thread, "LOOK_SECONDS", 0.01)
 
 
@@ -114,7 +114,7 @@ def test_the_end_of_the_loop_wakes_the_whole_chain() -> None:
 @pytest.mark.usefixtures("endless")
 def test_the_main_thread_takes_no_part_in_a_chain(member_address: str) -> None:
     with kvstore.blocking.Client([member_address]) as client:
-        woken(client.loop_thread, 1)  # The woken thread, which should wake the next one, never runs.
+        woken(client.loop_thread, 1)  # The woken thread should wake the next one, but it never runs.
         client.put("greeting", "hello")
 
 

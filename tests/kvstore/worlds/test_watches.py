@@ -152,7 +152,7 @@ async def test_two_tasks_cannot_read_one_watch(world: World, client: Client, nam
             ends.extend(await first(1, watch))
         except WrongContext as error:
             ends.append(error)
-            await client.put(name, "1")  # Ends the wait of the other one.
+            await client.put(name, "1")  # This change ends the wait of the other task.
 
     async with client.watch(name) as watch, world.tasks() as tasks:
         tasks.start(read, watch)

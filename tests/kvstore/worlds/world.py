@@ -1,7 +1,7 @@
 """The worlds in which a scenario runs: trio, asyncio, and plain threads.
 
-A scenario is an async function. In plain threads its client is a blocking one behind an async face: no await of the
-scenario suspends, so the coroutine is run by hand, by a single `send`.
+A scenario is an async function. In plain threads, its client is a blocking client behind an async face. Then no `await`
+of the scenario suspends, so a single `send` runs the whole coroutine, without an event loop.
 """
 
 from __future__ import annotations
@@ -228,12 +228,13 @@ def plain(value: Any) -> Any:
 
 
 async def settled(value: Any) -> Any:
-    """The result of something that is plain in an event loop, and a call in a thread."""
+    """The result of `value`. In an event loop, `value` is this result itself; in plain threads, it is an
+    `AsyncCall`."""
     return await value if isinstance(value, AsyncCall) else value
 
 
 def async_face(value: Any) -> Any:
-    """An async face of a blocking object; other values as they are."""
+    """An async face of a blocking object. Other values are returned unchanged."""
     module = type(value).__module__
     if inspect.isclass(value):
         return value

@@ -40,7 +40,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,  # A group of its own, for `close`.
+            start_new_session=True,  # `close` kills the whole process group.
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

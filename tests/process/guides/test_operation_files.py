@@ -91,7 +91,7 @@ def test_the_parts_of_the_manifest_fit_together() -> None:
     assert service["metadata"]["name"] == spec["serviceName"]
     assert labels == service["spec"]["selector"] == spec["selector"]["matchLabels"]
     assert labels == budget["spec"]["selector"]["matchLabels"]
-    assert budget["spec"]["maxUnavailable"] == 1  # A majority of three stays.
+    assert budget["spec"]["maxUnavailable"] == 1  # Two of three pods stay, which are a majority.
     assert int(environment["HWM_BEGIN_WITH"]) == spec["replicas"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {port["name"]: port["port"] for port in service["spec"]["ports"]}

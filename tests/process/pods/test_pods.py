@@ -64,7 +64,8 @@ async def test_replicas_grow_from_one_to_three_to_five_while_the_first_pods_run_
 
 
 async def test_three_pods_begin_one_cluster_and_a_lost_volume_of_any_of_them_is_replaced(tmp_path: Path) -> None:
-    """The volume of each ordinal is lost once, also that of the pod that began the cluster. Then each pod restarts."""
+    """The volume of each pod is lost once, including the volume of the pod that began the cluster. Then each pod
+    restarts."""
     with stateful_set(tmp_path) as pods, trio.fail_after(140):
         pods.start(2, 1, 0)
         await pods.ready(0, 1, 2)
@@ -72,14 +73,14 @@ async def test_three_pods_begin_one_cluster_and_a_lost_volume_of_any_of_them_is_
         async with under_writes(pods) as ledger:
             for lost in (0, 1, 2):
                 pods.lose(lost)
-                await ledger.wait_for(10)  # Two of three go on.
+                await ledger.wait_for(10)  # Two of three pods continue.
                 pods.start(lost)
                 await pods.ready(lost)
                 now = await pods.voters(0, 1, 2)
                 assert {each for each in ids if ids[each] != now[each]} == {lost}, (ids, now)
                 ids = now
                 await ledger.wait_for(10)
-            for restarted in (2, 1, 0):  # As a rolling update goes: the next one when the last one is ready.
+            for restarted in (2, 1, 0):  # As in a rolling update, each pod restarts when the one before is ready.
                 assert pods.end(restarted) == 0
                 pods.start(restarted)
                 await pods.ready(restarted)
@@ -107,7 +108,8 @@ async def test_no_cluster_begins_while_a_pod_that_exists_is_silent(tmp_path: Pat
 
 
 async def test_a_first_pod_without_its_volume_begins_nothing_while_the_others_are_down(tmp_path: Path) -> None:
-    """All pods were stopped. Only the first one starts, without data: it waits for the cluster that it cannot see."""
+    """All pods were stopped. Then only the first pod starts, without its data. It waits for the other pods and begins
+    no cluster."""
     with stateful_set(tmp_path) as pods, trio.fail_after(90):
         pods.start(0, 1, 2)
         await pods.ready(0, 1, 2)
@@ -129,7 +131,7 @@ async def test_a_first_pod_without_its_volume_begins_nothing_while_the_others_ar
 
 
 async def test_with_the_id_of_the_cluster_no_pod_begins_another_one(tmp_path: Path) -> None:
-    """A store of one pod has lost its volume: an empty store must not stand in for it."""
+    """A store of one pod has lost its volume. An empty store must not take its place."""
     with stateful_set(tmp_path, HWM_BEGIN_WITH="1") as pods, trio.fail_after(60):
         pods.start(0)
         await pods.ready(0)
@@ -144,7 +146,7 @@ async def test_with_the_id_of_the_cluster_no_pod_begins_another_one(tmp_path: Pa
 
 
 async def test_a_volume_that_returns_after_its_member_was_replaced_is_refused(tmp_path: Path) -> None:
-    """The pod ends and says so. Without the volume it takes its place again."""
+    """The pod ends and reports the reason. With an empty volume, the pod takes its place again."""
     with stateful_set(tmp_path) as pods, trio.fail_after(90):
         pods.start(0, 1, 2)
         await pods.ready(0, 1, 2)

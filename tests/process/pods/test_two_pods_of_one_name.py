@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(150)]
 
 
 async def ordinal_of(pods: Pods, *, leads: bool) -> int:
-    """Return the pod that leads, or the highest one that does not."""
+    """Return the ordinal of the pod that leads, or the highest ordinal of the other pods."""
     async with pods.client() as client:
         leader_id = (await client.membership(of_leader=True)).node_id
     leader = int(name_of(leader_id)[-1])
@@ -37,10 +37,10 @@ async def ordinal_of(pods: Pods, *, leads: bool) -> int:
 async def a_second_pod(
     folder: Path, *, leads: bool
 ) -> AsyncIterator[tuple[Pods, int, dict[int, str], Popen[bytes], Ledger]]:
-    """Three pods under writes, of which one leaves its name to a second pod and runs on.
+    """Three pods while clients write. One of the pods runs on although its name now belongs to a second pod.
 
-    Yields the pods, this name, the voters before, the first process of the name, and the writes. The caller starts the
-    second pod.
+    Yields the pods, the ordinal in this name, the voters before, the first process of the name, and the ledger of
+    writes. The caller starts the second pod.
     """
     with stateful_set(folder) as pods, trio.fail_after(120):
         pods.start(0, 1, 2)
@@ -74,8 +74,9 @@ async def test_a_follower_that_is_heard_keeps_the_vote_while_a_second_pod_waits(
 
 
 async def test_a_leader_whose_address_a_second_pod_has_taken_leads_on_while_that_pod_waits(tmp_path: Path) -> None:
-    """The host name of the leader leads to the second pod, which has no data. So the second pod, like every new client,
-    does not find the leader. It makes no folder and waits. Clients that are connected to the leader write on."""
+    """The host name of the leader now resolves to the second pod, which has no data. So the second pod, like every new
+    client, does not find the leader. The second pod makes no folder and waits. Clients that are already connected to
+    the leader continue to write."""
     async with a_second_pod(tmp_path, leads=True) as (pods, name, before, first, ledger):
         pods.start(name)
         await pods.waits_for(name, "it cannot join cluster")
@@ -87,8 +88,8 @@ async def test_a_leader_whose_address_a_second_pod_has_taken_leads_on_while_that
 
 @pytest.mark.parametrize("leads", [False, True], ids=["follower", "leader"])
 async def test_a_pod_that_stands_still_is_replaced_and_ends_when_it_goes_on(tmp_path: Path, leads: bool) -> None:
-    """A process that is stopped keeps its connections and its ports, and is silent. The leader is one of them: when it
-    goes on, it still takes itself for the leader."""
+    """A stopped process keeps its connections and its ports, but sends nothing. If this process was the leader, it
+    still takes itself for the leader when it continues."""
     async with a_second_pod(tmp_path, leads=leads) as (pods, name, before, first, ledger):
         first.send_signal(signal.SIGSTOP)
         pods.start(name)

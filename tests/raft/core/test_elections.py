@@ -223,7 +223,7 @@ def test_a_member_with_a_higher_term_that_comes_back_takes_part_again() -> None:
 
 
 def test_answers_of_strangers_are_ignored() -> None:
-    """Only members are asked. So an answer of a stranger changes nothing, not even a term."""
+    """A member asks only other members. So an answer of a stranger changes nothing, not even the member's term."""
     follower = a_follower(term=2)
 
     for message in (VoteResponse(term=9, granted=True), VoteResponse(term=9, granted=False), accepted(9, 1)):

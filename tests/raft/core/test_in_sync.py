@@ -163,7 +163,7 @@ def test_an_index_is_in_sync_once_all_members_in_sync_hold_it() -> None:
     assert copies.holders(8) == ("a",)
     assert [copies.is_held(index) for index in (7, 8)] == [True, False]
     assert Copies((("a", 9),), ()).in_sync_index == 0
-    assert Copies((("a", 9),), ()).is_held(10)  # The leader waits for nobody.
+    assert Copies((("a", 9),), ()).is_held(10)  # Nobody is in sync, so the leader waits for nobody.
 
 
 def test_a_bound_below_four_heartbeats_is_refused() -> None:

@@ -50,7 +50,7 @@ def delay_ns(follower: Bench) -> int:
 
 @pytest.mark.parametrize(("node_id", "rank"), [("s1", 0), ("s3", 1), ("s4", 2), ("s5", 3)])
 def test_members_campaign_one_heartbeat_after_the_other_in_the_order_of_their_ids(node_id: str, rank: int) -> None:
-    """The lost leader has no place in the order."""
+    """The lost leader is left out of this order."""
     everybody = ("s1", "s2", "s3", "s4", "s5")
     peers = tuple(other for other in everybody if other != node_id)
     follower = a_follower_of("s2", node_id, peers)
@@ -65,8 +65,8 @@ def test_members_campaign_one_heartbeat_after_the_other_in_the_order_of_their_id
 
 
 def test_a_higher_election_priority_waits_a_shorter_time_and_the_order_stays() -> None:
-    """A member knows only its own priority. With the highest priority, the member's wait for each voter before it in
-    the order is a quarter as long."""
+    """For each voter before it in the order, a member waits for one heartbeat interval. With the highest priority, it
+    waits for a quarter of this time. A member knows only its own priority."""
     for rank, node_id in enumerate(("s1", "s3", "s4")):
         peers = tuple(other for other in ("s1", "s2", "s3", "s4") if other != node_id)
         follower = a_follower_of("s2", node_id, peers, config=replace(CONFIG, election_priority=100))
@@ -103,8 +103,8 @@ def test_a_hint_never_delays_a_campaign() -> None:
 
 
 def test_others_that_notice_the_loss_a_moment_later_are_asked_again_soon() -> None:
-    """Until the other members notice the loss, they hear the leader and ignore the pre-vote (thesis §4.2.3). The pauses
-    between the pre-votes double."""
+    """Until the other members notice the loss, they hear the leader and ignore the pre-vote (thesis §4.2.3). So the
+    member asks again, and each pause between its pre-votes is twice as long as the one before."""
     cluster = Cluster({"s1": [1], "s2": [1], "s3": [1]}, term=1)
     cluster.elect("s3")
     cluster.down.add("s3")

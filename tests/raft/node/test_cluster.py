@@ -351,7 +351,7 @@ def test_chunks_of_two_transfers_never_mix() -> None:
     assert answers(follower) == [(1, 30)]
     follower.node.receive(leader.node_id, a_chunk(leader, transfer_id=2, offset=30, data=b"b" * 30))
     follower.settle()
-    assert answers(follower) == [(2, 0)]  # The chunk has the right offset, but another transfer.
+    assert answers(follower) == [(2, 0)]  # The chunk has the right offset, but belongs to another transfer.
     follower.node.receive(leader.node_id, a_chunk(leader, transfer_id=1, offset=60, data=b"a" * 10))
     follower.settle()
     assert answers(follower) == [(1, 30)]  # A gap.

@@ -189,7 +189,7 @@ def peer_hello(node_id: str = "s2", **fields: object) -> bytes:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Give the loop turns until `condition` is true. If it never becomes true, the caller's time-out ends the wait."""
-    while not condition():  # noqa: ASYNC110  # The state of several members: no single event says it.
+    while not condition():  # noqa: ASYNC110  # No single event reports the state of several members.
         await trio.sleep(0.002)
 
 

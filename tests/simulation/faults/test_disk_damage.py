@@ -159,7 +159,7 @@ def test_a_lost_write_harms_nothing_else_and_a_misdirected_one_what_was_durable_
 
 
 def test_a_file_that_a_misdirected_write_hits_counts_as_synced_as_before() -> None:
-    """The shortening of the file was never synced. But the disk has reported that all bytes in the file are synced."""
+    """The truncation of the file was never synced. But the disk has reported that all bytes in the file are synced."""
     hit = set()
     for seed in SEEDS:
         image, files, aside = a_disk(*a_file("log/1", b"o" * 700), *a_file("log/2", b"p" * 10), seed=seed)
@@ -309,7 +309,7 @@ def dense(seed: int) -> Plan:
     more = [
         Fault(
             at_ns=int(plan.until_ns * random.random()),
-            kind=random.choice([kind for kind in DISK_KINDS if kind != LOSS]),  # This fault would use up the budget.
+            kind=random.choice([kind for kind in DISK_KINDS if kind != LOSS]),  # A disk loss would use up the budget.
             duration_ns=int(2e8 * random.random()),
             target=None if random.random() < 0.5 else random.random(),
             shape=random.random(),

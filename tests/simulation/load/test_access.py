@@ -73,7 +73,8 @@ def test_a_plan_with_users_survives_its_file(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_rights_are_lost_while_users_read_write_and_watch() -> None:
-    """With these faults a leader with an earlier state of users and roles judges commands, and a follower reads."""
+    """With these faults, a leader judges commands by an earlier state of users and roles, and a follower answers
+    reads."""
     half_ns = SECOND_NS // 2
     faults = [
         Fault(at_ns=at_ns, kind="cut off", duration_ns=half_ns, target=None, shape=0.5)

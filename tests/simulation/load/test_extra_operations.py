@@ -109,8 +109,8 @@ def test_coincidences_come_to_what_they_are_meant_for(name: str) -> None:
 
 @pytest.mark.timeout(60)
 def test_in_partings_leaders_of_two_remove_themselves_and_who_is_left_dies_and_leads_on() -> None:
-    """Before it died, the remaining member made a promise. Only this promise keeps the member from leading while the
-    removed leader still leads."""
+    """The remaining member made a promise before it died. Without this promise, the member could become leader while
+    the removed leader still leads."""
     for plan in first(LAST_VOTER_REMOVAL, 2):
         result = Simulation(plan).run()
 

@@ -121,7 +121,8 @@ def test_a_session_that_ends_at_the_time_of_a_put_is_over_on_members_that_catch_
 
 @pytest.mark.timeout(60)
 def test_a_patient_leader_takes_over_and_others_lead_while_it_is_cut_off() -> None:
-    """Without such plans, no run would have a leader that confuses its own settings with the promises of the others."""
+    """If a defect made a leader confuse its own settings with the promises of the other members, only such plans would
+    show it."""
     plan = next(plan for plan in map(draw_plan, range(1, 1_000)) if plan.profile == "lease faults" and plan.patience)
 
     marks = Simulation(plan).run().covered

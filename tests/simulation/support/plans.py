@@ -33,7 +33,7 @@ MEMBERS = ("n1", "n2", "n3", "n4", "n5")
 
 def a_calm_plan(*, members: int, heal: HealPlan, seed: int = 1) -> Plan:
     """A plan with a second of load on quick disks, and without faults."""
-    with pytest.MonkeyPatch.context() as patch:  # Users would change the load, the builds and the bounds of the plan.
+    with pytest.MonkeyPatch.context() as patch:  # Users would change the load, the builds and bounds of a plan.
         patch.setitem(STAGES, "plan/access", lambda plan, _: plan)
         plan = draw_plan(seed)
     disk = replace(plan.disks["n1"], sync_ns=MILLISECOND_NS, stall_rate=0.0)

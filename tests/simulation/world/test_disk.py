@@ -1,4 +1,4 @@
-"""The simulated disk keeps the promises of storage/files/interface.py, and no byte that goes beyond these promises."""
+"""The simulated disk keeps what storage/files/interface.py promises, and a crash may lose everything else."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_cuts_add_up_and_each_is_mended_alone() -> None:
     assert network.is_cut("n1", "n2")
     network.mend([("n1", "n2")])
     assert not network.is_cut("n1", "n2")
-    network.mend([("n1", "n2")])  # All links were healed before, so mending an old cut has no effect.
+    network.mend([("n1", "n2")])  # The link is already healed, so mending it again has no effect.
     assert not network.is_cut("n1", "n2")
 
 

@@ -92,8 +92,8 @@ DELETES = ("put", "put", "get", "get", "cas", "cas", "delete")
 @OF_EACH_SORT
 @pytest.mark.parametrize("ops", [REGISTER, SWAPS], ids=["register", "compare-and-set"])
 def test_zones_are_exact_where_values_are_unique(ops: tuple[str, ...], histories: int) -> None:
-    """Gibbons and Korach 1997, and docs/internals/audit-proofs.md for chains: every key gets an answer, and this answer
-    is right."""
+    """Every key gets an answer, and this answer is right. Gibbons and Korach 1997 prove this for puts, and
+    docs/internals/audit-proofs.md proves it for chains of compare-and-sets."""
     made = [wild(Random(seed), ops) for seed in range(3 * histories)]
     status, _, _ = decided(made, zones)
 

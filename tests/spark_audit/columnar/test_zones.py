@@ -94,7 +94,8 @@ def test_of_two_unknown_successors_only_what_was_observed_counts() -> None:
 
 
 def test_an_earlier_link_of_a_chain_must_not_be_called_after_a_later_one_had_returned() -> None:
-    """The rule is s(i) ≤ f(j) for any number of links."""
+    """The rule is s(i) ≤ f(j) if link i is before link j in the chain, with any number of links between them
+    (docs/internals/audit-proofs.md)."""
     h = History()
     h.put("a", 0, 50)
     for number in range(9):

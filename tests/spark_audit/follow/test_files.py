@@ -99,8 +99,8 @@ def test_a_table_of_parquet_is_taken_once_it_is_whole(tmp_path: Path) -> None:
         parquet.write_table(table, ops / f"{number}.parquet")
     second = (ops / "1.parquet").read_bytes()
     (ops / "1.parquet").write_bytes(second[: len(second) // 2])
-    # If the follower has a doubt, it reads the part of a file that it took again. It has taken nothing of the file that
-    # was cut.
+    # If the follower must decide rows again, it reads the part of each file that it has taken before. It has taken
+    # nothing of the file that was cut short.
     assert _follow(tmp_path / "state.json", tmp_path / "run", "--settled", 0).exit_code in (0, 3)
     (ops / "1.parquet").write_bytes(second)
     last = _follow(tmp_path / "state.json", tmp_path / "run", "--final", "--json")
@@ -109,8 +109,8 @@ def test_a_table_of_parquet_is_taken_once_it_is_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", ["shorter", "other end", "gone", "other begin"])
 def test_a_file_that_is_no_longer_what_was_taken_is_refused(change: str, tmp_path: Path) -> None:
-    """A changed end is refused immediately. Other changes are refused when the rows are needed again. In this test, a
-    stale read needs them."""
+    """A changed end is refused immediately. Other changes are refused when the follower must read the rows again. In
+    this test, a stale read makes this necessary."""
     h = History()
     for number in range(60):
         h.put(f"v{number:02}", 20 * number, 20 * number + 10, number + 2)

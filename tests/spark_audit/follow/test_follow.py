@@ -254,7 +254,7 @@ def test_a_local_read_of_long_ago_has_its_key_read_again_and_no_other() -> None:
 
 
 def test_a_true_history_is_never_read_again_when_its_recorder_is_as_quick_as_expected() -> None:
-    """A follower that reads rows again would save nothing. The last part carries the same values as the whole
+    """A follower that reads all rows again would save no work. The verdict in parts is the verdict on the whole
     history."""
     rows = generate(Shape(operations=4_000, keys=20, unknown_share=0.0), 3)
     followed = FollowState()

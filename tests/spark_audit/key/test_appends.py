@@ -121,8 +121,8 @@ def test_the_words_name_the_append_that_a_read_has_lost() -> None:
 
 @pytest.mark.parametrize("seed", [6769, 13116])
 def test_a_counterexample_keeps_what_makes_it_impossible(seed: int) -> None:
-    """Regression: a compare-and-set may expect a value that no other row shows. An excerpt once lacked this
-    compare-and-set."""
+    """Regression: a compare-and-set may expect a value that no other row shows. The counterexample lacked this
+    compare-and-set, so it was not impossible."""
     rows = small_history(Random(seed), revisions=False, values=2, appends=True)
 
     decision = decide(operations_in(rows), ONE_CLOCK)

@@ -102,8 +102,8 @@ def test_what_is_shown_of_appends_is_shown_exactly_where_the_plain_search_finds_
 
 
 def test_two_that_overwrote_one_record_are_shown_with_the_write_of_it() -> None:
-    """For this history the audit once showed hundreds of operations, because no acknowledged write had the revision of
-    the record."""
+    """Regression: no acknowledged write has the revision of the record, and the audit showed hundreds of operations of
+    this history."""
     rows, wrong = inject(generate(SHAPES["hot keys"], 11), "lost_update", 11)
     (violation,) = check_rows(rows).violations
 

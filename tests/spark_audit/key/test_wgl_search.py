@@ -29,8 +29,8 @@ def test_the_cap_ends_the_search_without_a_verdict() -> None:
 
 
 def test_a_key_beyond_the_cap_is_undecided() -> None:
-    """Twelve concurrent puts of two values can take effect in any order, and the answer of the last read depends on
-    this order."""
+    """Fourteen concurrent puts can take effect in any order, and reads overlap them. The search for an order needs more
+    than three configurations."""
     h = History()
     for number in range(14):
         h.put(f"v{number}", 0, 1_000)

@@ -71,5 +71,5 @@ def test_bars_of_two_clocks_share_an_axis_if_the_errors_of_both_are_bounded(
         assert len(plots) == 1
         assert bars[0][1] < bars[1][0] < bars[1][1] < bars[2][0]
     assert all(groups(plot, "violation") for plot in plots)
-    # The text is above the scene and above the plot.
+    # The text occurs twice: above the scene and above the plot.
     assert page.count("if they are less than 1 µs apart") == (2 if bound_ns else 0)

@@ -47,7 +47,7 @@ def test_a_bucket_counts_by_return_what_ended_and_by_call_what_did_not() -> None
     us = 1_000
     first, second, third, fourth, *empty, last = plot.buckets
     assert first == Bucket(completed=1, p50_ns=rounded_latency(99 * us), p99_ns=rounded_latency(99 * us))
-    assert second == Bucket(unknown=1, lag=0)  # The put of b was called here and got 3, while only 2 was known.
+    assert second == Bucket(unknown=1, lag=0)  # The put of b, called when revision 2 was the newest, got revision 3.
     assert third == Bucket(completed=1, failed=1, p50_ns=rounded_latency(140 * us), p99_ns=rounded_latency(140 * us))
     assert fourth == Bucket(
         completed=2, p50_ns=rounded_latency(10 * us), p99_ns=rounded_latency(60 * us), lag=0, local_lag=1

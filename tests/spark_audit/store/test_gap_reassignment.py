@@ -38,8 +38,8 @@ def no_replay(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_replay")
 @pytest.mark.timeout(120 + HISTORIES // 10)
 def test_small_stores_are_green_exactly_where_trying_every_order_finds_one() -> None:
-    """The histories have several keys and up to half unknown writes. Two of three histories are wrong. The slots of
-    unknown writes decide, because there is no replay."""
+    """The histories have several keys, and up to half of the writes are unknown. Two of three histories are wrong.
+    Without a replay, the slots of unknown writes (docs/internals/audit-proofs.md) decide."""
     seen: Counter[tuple[bool, str]] = Counter()
     for seed in range(HISTORIES):
         random = Random(seed)
@@ -100,8 +100,8 @@ def test_a_deletion_does_not_say_which_put_it_found() -> None:
 
 
 def _segment(unknown: dict[str, int], offered: dict[int, int]) -> Segment:
-    """A put at revision 2, and a read at revision 9 whose version shows three more writes. `unknown` has unknown puts
-    with their lowest possible revisions."""
+    """Puts at revisions 2 and 6, and a read at revision 9. The version in the read shows two hidden writes between the
+    two puts. `unknown` has unknown puts with their lowest possible revisions. `offered` has the free revisions."""
     h = History()
     h.put("1", 0, 5, 2)
     h.put("2", 10, 60, 6)
@@ -122,7 +122,7 @@ def test_a_stretch_takes_the_cheapest_revisions_that_are_above_what_had_returned
     found = solve(_segment({"late": 4, "a": 2}, free))
     assert found is not None
     assert sorted((op.steps[0].value, revision) for op, revision in found)[1] == ("late", 5)
-    assert solve(_segment({"late": 4, "later": 4}, free)) is None  # Only 5 is in the gap. 7 and 8 are after the record.
+    assert solve(_segment({"late": 4, "later": 4}, free)) is None  # Only 5 fits. 7 and 8 are above the second put.
     assert solve(_segment({"a": 2}, free)) is None
 
 

@@ -30,8 +30,8 @@ def _status(rows: list[Row]) -> str:
 
 
 def _swap(h: History, guard: Row, puts: dict[str, str | None], call: int) -> None:
-    """Add a transaction with unknown outcome. It makes these writes if its guard holds. A write of None means a
-    deletion."""
+    """Add a transaction with unknown outcome. If its guard holds, the transaction makes the writes in `puts`. The value
+    None means a deletion."""
     success = [
         {"op": "delete", "key": key} if value is None else {"op": "put", "key": key, "value": value}
         for key, value in puts.items()

@@ -239,7 +239,7 @@ def has_an_order(rows: list[Row]) -> bool:
     """True if some order explains all answers and revisions. The order must contain the completed operations, and may
     contain unknown ones.
 
-    Local reads promise less, so they are left out. An operation that has no row may also have taken a revision.
+    Local reads promise less, so they are left out. A revision may also belong to an operation that has no row.
     """
     done = [row for row in rows if row["status"] == "ok" and row.get("consistency") != "local"]
     open_ = [row for row in rows if row["status"] == "unknown" and row["op"] not in ("get", "range")]

@@ -135,8 +135,9 @@ def test_a_key_is_decided_alike_cut_anywhere_or_uncut() -> None:
 
 
 def _compared(cut: Traces, uncut: Traces) -> int:
-    """Assert that the cut key and the uncut key have the same revisions of unknown writes. Returns the number of these
-    revisions. In the cut key, a slot with a single revision may stand for a revision."""
+    """Assert that the cut key and the uncut key give the same revisions to unknown writes. Returns the number of
+    unknown writes of the cut key. The cut key may give a write a slot with a single revision instead of this
+    revision."""
     claimed = {one.revision for one in uncut.claims}
     assert {one.revision for one in cut.claims} <= claimed
     assert claimed <= {one.revision for one in cut.claims} | {

@@ -104,7 +104,7 @@ class Life:
         self.sure = self.maybe
 
     def drop_before(self, index: int) -> None:
-        """Drop the oldest segments. From now on they may be there or not."""
+        """Drop the oldest segments. From now on, a start may or may not find their entries."""
         kept = tuple(each for each in self.sure.entries if each.index >= index)
         self._expect(start_index=index - 1, entries=kept)
         self.sure = self.maybe
@@ -219,7 +219,7 @@ def test_power_lost_after_any_operation_of_recovery_can_be_recovered_from(name: 
         assert life is not None
         steps, opened_whole = 0, False
         while not opened_whole:
-            found = files.after_kill()  # The unsynced data is there. The power may fail during recovery.
+            found = files.after_kill()  # A kill keeps unsynced data. The power may fail during recovery.
             found.power_lost_after = steps
             try:
                 opened(found, BALLAST)

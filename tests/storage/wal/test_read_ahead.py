@@ -71,7 +71,7 @@ def walked(log: Wal, first_index: int, last_index: int, bytes_max: int) -> list[
 
 
 def walked_frame_by_frame(log: Wal, first_index: int, last_index: int, bytes_max: int) -> list[Answer]:
-    """The same answers from a log that fetches and parses only the needed frame."""
+    """The answers to the same reads from a log that fetches and parses only the needed frame."""
     with (
         mock.patch("storage.wal.wal.READ_AHEAD_BYTES_MAX", 0),
         mock.patch("storage.wal.frame_reading.read_single_entry_frames", return_value=[]),

@@ -335,8 +335,8 @@ def test_a_full_disk_gives_the_ballast_back_once_and_goes_on_in_a_new_segment() 
 
 
 def test_a_snapshot_that_meets_the_full_disk_at_the_same_moment_takes_no_chance_from_the_log() -> None:
-    """The snapshot and the sync were both open when the room was used up. The first end that is reported releases the
-    ballast, and this helps both."""
+    """The write of the snapshot and the sync of the log were both under way when the room was used up. The first of the
+    two failures that is reported releases the ballast. This gives room to both."""
     files = new_folder()
     storage = opened(files, StorageLimits(ballast_bytes=5000))
     synced(files, storage.log, write(*entries(1, 3), term=1))

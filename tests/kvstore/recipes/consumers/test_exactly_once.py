@@ -104,7 +104,7 @@ async def _run(seed: int, is_shared: bool) -> Group:
         with trio.fail_after(10_000):
             while len(await group.done()) < len(values):
                 await group.store.changed.wait()
-        await trio.sleep(60)  # Further attempts have no effect.
+        await trio.sleep(60)  # If a record were applied a second time, it would happen in this pause.
         done = await group.done()
         nursery.cancel_scope.cancel()
         share_of = {
