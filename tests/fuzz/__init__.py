@@ -1,4 +1,5 @@
-"""Structural fuzzing in the test process, with seeds. One file per surface that reads bytes from outside.
+"""Structural fuzzing in the test process, with seeds. A surface is a part of the program that reads bytes from outside.
+Each surface has a file here.
 
 Each surface has one test that runs in two sizes: 10⁴ inputs in `make test`, 10⁶ in `make test-slow` (`campaign.sizes`).
 An input is mostly a valid message with one or more places changed (`structures`), because random bytes rarely get past

@@ -27,7 +27,7 @@ RecordProperty = Callable[[str, object], None]
 
 RSS_GROWTH_BYTES_MAX = 256 * 2**20
 """The greatest growth of a process, after any number of inputs. The growth by caches and by a fragmented heap stays
-within this bound. A leak of one input in ten exceeds the bound after 10⁶ inputs of 3 KiB."""
+within this bound. If the process leaked every tenth of 10⁶ inputs of 3 KiB, its growth would exceed the bound."""
 
 
 @contextmanager

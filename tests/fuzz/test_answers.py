@@ -1,4 +1,5 @@
-"""Answers of a broken member, or of another program. Each call of a client must end in one of the two promised ways."""
+"""Answers of a broken member, or of another program. Each call of a client must end with a result, or with one of the
+two promised errors: `OperationFailed` or `OutcomeUnknown`."""
 
 from __future__ import annotations
 

@@ -197,7 +197,8 @@ def test_a_log_of_sound_frames_with_any_content_opens_or_is_refused(
 
 
 def with_changed_frame(written: WrittenLog, random: Random) -> None:
-    """Change fields of a frame or of a header, and correct every checksum after it, including those of the chain."""
+    """Change fields of a frame or of a header, and correct all checksums. Later frames repeat the checksum of the frame
+    before them, and this chain of checksums is mostly corrected, too."""
     place = random.randrange(len(written.paths))
     path = written.paths[place]
     data = bytearray(written.content[path])

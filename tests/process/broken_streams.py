@@ -91,7 +91,7 @@ def _break(kind: str) -> None:
         else:
             os.close(descriptor)
             name = ("stdin", "stdout", "stderr")[descriptor]
-            setattr(sys, name, None)  # The interpreter does the same for a closed stream.
+            setattr(sys, name, None)  # At its start, the interpreter does this for a closed stream.
             setattr(sys, f"__{name}__", None)
 
 

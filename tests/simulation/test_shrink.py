@@ -97,8 +97,7 @@ def test_exceptions_are_the_same_failure_if_type_and_place_are() -> None:
 
 @pytest.mark.timeout(100)
 def test_a_deliberate_bug_shrinks_to_the_one_fault_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After forty runs, at most two of nineteen faults are left. With the code without the bug, the small plan
-    passes."""
+    """After forty runs, at most two of nineteen faults are left. Without the bug in the code, the small plan passes."""
     plan = frequent_elections(draw_plan(18))
     with monkeypatch.context() as patch:
         votes_go_to_logs_that_are_behind(patch)

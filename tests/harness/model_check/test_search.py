@@ -197,7 +197,8 @@ def test_a_renaming_changes_nothing_but_names() -> None:
 
 
 def test_a_path_through_the_table_is_a_path_of_the_production_core() -> None:
-    """Real members replay the paths to some forty states; a replay uses no table."""
+    """The search looks up the steps of members in a table. A replay carries out the same steps on real members, without
+    the table. The test replays the paths to some forty states."""
     search = searched(SETTLED)
 
     for number in range(0, search.found.states, search.found.states // 40):

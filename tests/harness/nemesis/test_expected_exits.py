@@ -152,7 +152,8 @@ async def finding_of(kind: Kind, member: Ending) -> object:
 
 @pytest.fixture
 def nobody_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the cluster and the disk. Each change is made immediately, and no process writes anything."""
+    """Replace the steps that need a running cluster or a disk. Each of these steps ends immediately and does
+    nothing."""
 
     async def at_once(*_: object) -> None:
         await trio.lowlevel.checkpoint()

@@ -124,4 +124,4 @@ ROWS = [(kind.name, asked, allowed) for kind, asked, allowed in REQUESTS] + [
 """(name, request, the callers to whom it is allowed), of every request and every command."""
 
 WITHOUT_RESPONSE = ("UNWATCH", "WATCH_WINDOW", "WATCH_PROGRESS")
-"""Requests about a watch of the same connection. There is none, so they get no response."""
+"""Requests about a watch of the same connection. The connection has no watch, so these requests get no response."""

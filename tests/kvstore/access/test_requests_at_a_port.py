@@ -43,12 +43,13 @@ from tests.kvstore.worlds.world import SECONDS_MAX, MemberThread
 pytestmark = pytest.mark.timeout(120)
 
 ROW_ID, BARRIER_ID = 7, 8
-"""The request ids of a row, and of a request for the members that follows the row and is answered to everybody."""
+"""The request id of a row, and the id of its barrier. The barrier is a request for the list of members, which follows
+the row and which everybody may make."""
 
 NO_USER = (NOBODY, WRONG)
 
 CHANGES_OF_ACCESS = {kind.name for kind in CommandKind if kind >= CommandKind.USER_ADD}
-"""After these commands, the users are not those of the table."""
+"""After one of these commands, the users differ from the users that the table assumes."""
 
 
 class PortClient:
@@ -72,8 +73,8 @@ class PortClient:
         assert self.ask(SessionlessRequest(RequestKind.COMMAND, command)).code == Code.OK, command
 
     def codes_of(self, row: list[Any]) -> list[int]:
-        """Send a row, and return the codes of its responses. A second request ends a wait for a response that does not
-        come."""
+        """Send a row, and return the codes of its responses. The barrier follows the row, so the wait ends even if the
+        row gets no response."""
         self._socket.sendall(frame(encode_item(row)) + frame(encode_item([BARRIER_ID, int(RequestKind.MEMBERS)])))
         codes, is_over, is_answered = [], False, row[1] in _KINDS_WITHOUT_RESPONSE
         while not (is_over and is_answered):

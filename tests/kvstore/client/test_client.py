@@ -199,8 +199,8 @@ async def test_certain_failures_are_typed_and_carry_their_reason(tmp_path: Path)
 
 
 async def test_what_no_member_would_take_never_leaves_the_client(tmp_path: Path) -> None:
-    """A member closes the connection if a request has an invalid shape. This would end other operations of the
-    client."""
+    """A member closes the connection if a request has an invalid shape. The end of the connection would also end other
+    operations of the client."""
     async with a_store_of_one(tmp_path) as address, Client([address]) as client:
         wrong_operand = Compare(b"k", Target.VERSION, Comparison.EQUAL, 1.5)  # type: ignore[arg-type]
         with pytest.raises(InvalidRequest):

@@ -120,8 +120,8 @@ def test_a_silent_leader_is_left_after_the_attempt_timeout() -> None:
 
 
 def test_a_silent_leader_is_left_even_if_every_call_has_a_shorter_deadline() -> None:
-    """The client remembers open requests beyond their calls' deadlines. If it forgot them, it would never leave the
-    member."""
+    """The client remembers open requests beyond their calls' deadlines. If it forgot them, it would never leave a
+    silent member."""
     world = a_world()
     world["s1"].is_silent = True
     for _ in range(4):
@@ -329,7 +329,7 @@ def test_an_accepted_answer_after_a_lost_attempt_is_still_unknown() -> None:
 
 
 def test_a_refusal_of_the_only_attempt_is_certain() -> None:
-    """A typed refusal when the entry is applied is a failure."""
+    """If the store refuses the command when it applies the entry, the call ends as a failure."""
     world = a_world()
     ticket = world.put()
 

@@ -83,7 +83,7 @@ def test_founders_that_begin_at_different_levels_are_not_of_one_cluster(tmp_path
     ids = {level: initialize_folder(config(tmp_path / str(level), level=level)).cluster_id for level in (1, 2)}
 
     assert ids[1] != ids[2]
-    assert ids[1] == derive_cluster_id("t", Configuration.of(MEMBERS))  # Builds that know only level 1 derive this id.
+    assert ids[1] == derive_cluster_id("t", Configuration.of(MEMBERS))  # Builds of level 1 derive the same id.
 
 
 def test_all_founders_that_begin_at_one_level_are_of_one_cluster(tmp_path: Path) -> None:
@@ -94,8 +94,8 @@ def test_all_founders_that_begin_at_one_level_are_of_one_cluster(tmp_path: Path)
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_a_folder_is_opened_with_the_list_of_its_founders_whatever_its_first_level(tmp_path: Path, level: int) -> None:
-    """A newer build may begin its new clusters at a higher level. The newer build still opens this folder with the same
-    options."""
+    """A newer build may begin its new clusters at a higher level. The newer build still opens a folder of an older
+    cluster with the same options."""
     made = initialize_folder(config(tmp_path / "s1", level=level))
 
     with closing(open_or_bootstrap(config(tmp_path / "s1"))) as folder:

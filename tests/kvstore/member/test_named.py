@@ -174,7 +174,7 @@ def test_a_removed_member_changes_nothing_and_a_change_under_way_is_waited_for()
 
 
 def test_a_voter_whose_folder_returns_takes_its_addresses_back_from_the_learner_that_was_to_replace_it() -> None:
-    """The learner has not got the vote yet, so the old folder has lost nothing."""
+    """The learner has no vote yet, so the old folder still has its vote."""
     old, new = member("s-1", 0), member("s-1", 1)
     first = next_change(new, membership(THREE, set()))
     assert isinstance(first, MembershipChange)

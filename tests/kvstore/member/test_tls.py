@@ -337,7 +337,7 @@ async def test_certificates_are_read_again_while_the_member_runs(
 
         assert await is_served(made.ca)
         cert.write_bytes(b"broken")
-        await reread("certificates_refused", 2)  # One for clients, and one for metrics.
+        await reread("certificates_refused", 2)  # One by the client port, one by the metrics port.
         assert "hold no certificate with its private key" in told(caplog, "certificates_refused")[0]["reason"]
         assert await is_served(made.ca)
         store._member.certificates.reread()

@@ -163,7 +163,8 @@ def leading(quick_folder: Path) -> NodeStatus:
 
 
 def hearing(status: NodeStatus, *heard: str, silent: tuple[str, ...] = ()) -> NodeStatus:
-    """The status `leading`, with s1 as the leader and with these peers, of which it hears `heard`."""
+    """The same status, but s1 is the leader. Its peers are `heard`, which it hears, and `silent`, which it does not
+    hear."""
     like = status.peers[0]
     peers = [replace(like, peer_id=peer_id, recent_active=True) for peer_id in heard]
     peers += [replace(like, peer_id=peer_id, recent_active=False) for peer_id in silent]

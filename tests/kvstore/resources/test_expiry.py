@@ -1,5 +1,5 @@
-"""Leases end in time even if no client writes. Many leases that are due together end in slices, and a check alone adds
-no entry."""
+"""Leases end in time even if no client writes. Many leases that are due together end in slices. A check adds no entry
+if no lease is due, or if the entry is already proposed."""
 
 from __future__ import annotations
 

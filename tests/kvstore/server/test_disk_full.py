@@ -103,7 +103,8 @@ def test_a_member_that_does_not_say_how_its_disk_is_is_understood(quick_folder: 
 
 
 def test_a_learner_is_not_shown_as_a_follower(quick_folder: Path) -> None:
-    """`hwm status` must handle such a member. An older member does not report whether it is a voter or a learner."""
+    """A member of an older build does not report whether it is a voter or a learner. `hwm status` must handle such a
+    member, too."""
     host = Cluster(quick_folder, 1).hosts["s1"]
     voter = replace(status_of(host.node, host.machine), role="follower")
 

@@ -127,7 +127,8 @@ def test_an_older_build_stops_where_its_log_says_so_and_the_newer_one_goes_on(cl
     cluster.cut.clear()
     cluster.kill(behind)
 
-    # The older build's hello gives the newer levels, like a hello that was sent before the level was raised.
+    # The member runs the older build, but its hello names the newer levels. A hello that was sent before the raise has
+    # the same effect.
     cluster.start(behind, OLDER, says=NEWER)
     with pytest.raises(UnsupportedFeatureLevel, match="at feature level 2, which is final; this build knows 1"):
         cluster.wait(5)

@@ -310,7 +310,7 @@ def test_an_event_counts_its_key_the_value_before_and_64() -> None:
     fed.do(Put(b"key", b"v" * 10))
     fed.do(Put(b"key", b""))
     assert fed.machine.history.size_bytes == (64 + 3) + (64 + 3 + 10)
-    fed.do(Put(b"key", b""))  # 67 more: 211 in all.
+    fed.do(Put(b"key", b""))  # This event counts 67, so all of them would count 211.
     assert [each.revision for each in events(fed)] == [3, 4]
     assert fed.machine.history.size_bytes == (64 + 3 + 10) + (64 + 3)
 
@@ -637,7 +637,7 @@ def test_an_entry_may_fill_several_blocks() -> None:
 
 @pytest.mark.parametrize("replaces", [Put(b"k", b""), Delete(b"k")])
 def test_new_events_do_not_keep_large_values_for_long(replaces: Put | Delete) -> None:
-    """The history keeps neither written values nor replaced values of small commands for a long time."""
+    """If a small command replaces a large value, the history does not keep the large value for long."""
     machine = Fed(level=2, history_bytes_max=1).machine
     history, large = machine.history, MIB // 2
     for number in range(20):

@@ -1,4 +1,4 @@
-"""Keys are sorted only in the places that are read. The tests compare them with a sorted list."""
+"""Keys are sorted only in the places that are read. The tests compare the order of the keys with a sorted list."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Sorted:
         self.keys = keys
 
     def toggle(self, keys: KeyOrder[bytes], key: bytes, wanted: str) -> None:
-        """Add the key to both, or remove it from both. If the key to remove is absent, remove its neighbour."""
+        """Add the key to this list and to `keys`, or remove it from both. If the key to remove is absent, remove its
+        neighbour."""
         at = bisect_left(self.keys, key)
         is_there = self.keys[at : at + 1] == [key]
         if wanted == "add" and not is_there:

@@ -32,7 +32,7 @@ TTL = 10
 
 
 def leased(*lease_keys: bytes, grace: int = 0) -> Fed:
-    """A store with the lease 1 of TTL, granted at time 0, and its keys."""
+    """A store with lease 1, which was granted at time 0 for TTL, and with the keys that are attached to it."""
     fed = Fed(level=2, lease_grace_ns=grace)
     fed.do(LeaseGrant(0, TTL))
     for key in lease_keys:
@@ -295,7 +295,7 @@ def test_one_entry_ends_a_bounded_number_of_leases_and_the_next_one_goes_on() ->
         tick(fed, time)
         left.append(len(fed.machine.leases.by_id))
 
-    each = EXPIRED_KEYS_PER_ENTRY // 2  # A lease with one key counts as two.
+    each = EXPIRED_KEYS_PER_ENTRY // 2  # A lease and its one key count as two.
     assert left == [count - each, count - 2 * each, count - 3 * each, count - 4 * each, 0]
     assert fed.machine.next_deadline is None
 

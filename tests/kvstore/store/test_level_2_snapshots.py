@@ -2,7 +2,7 @@
 (docs/reference/specification.md#53-state-of-the-store).
 """
 
-# ruff: noqa: ARG005 - every damage gets header and chunks, and most touch one of them.
+# ruff: noqa: ARG005 - each function gets header and chunks, and most of them change only one of the two.
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def events_of(row: list[bytes]) -> list[Any]:
 
 
 def taken(fed: Fed) -> tuple[dict[str, Any], list[Any]]:
-    """The header and the chunks of a snapshot. If section 5 has only one row, its events replace the row."""
+    """The header and the chunks of a snapshot. In a chunk of section 5, the events of its only row replace the encoded
+    row."""
     picture = fed.machine.snapshot()
     chunks = [cbor2.loads(chunk) for chunk in picture.chunks]
     for chunk in chunks:
@@ -389,8 +390,8 @@ def test_a_lease_has_its_keys_again_after_a_restore() -> None:
 
 @given(st.data())
 def test_a_damaged_row_is_refused_or_is_another_sound_state(data: st.DataObject) -> None:
-    """The checksums are right here, because storage has verified them before. No other exception may occur, and every
-    invariant must hold."""
+    """The store does not verify checksums, because storage has verified them before. A damaged row may only raise
+    `InvalidSnapshot`. If it is accepted, every invariant must hold."""
     picture = DAMAGED.machine.snapshot()
     header, chunks = picture.header, [bytearray(chunk) for chunk in picture.chunks]
     chunk = data.draw(st.sampled_from(chunks[2:]))

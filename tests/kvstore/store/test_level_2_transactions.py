@@ -310,7 +310,7 @@ def test_an_inner_transaction_chooses_its_branch_and_answers_within_the_outer_on
 
 
 def test_all_comparisons_on_the_chosen_path_are_evaluated_before_any_operation() -> None:
-    """At no depth does an inner comparison see an outer write."""
+    """An inner comparison never sees an outer write, no matter how deep it is nested."""
     fed = holding()
     deepest = Txn((is_absent(b"a"),), (Put(b"deep", b""),))
     inner = Txn((is_absent(b"a"), is_absent(b"b")), (deepest,), (Put(b"wrong", b""),))

@@ -123,14 +123,14 @@ def test_acknowledging_forgets_results_and_closes_numbers_never_seen() -> None:
         fed.do(Put(b"a", b"1"), session, number)
     fed.do(Put(b"a", b"1"), session, 11, ack=2)
     assert fed.machine.status().results == 3  # 3, 10, 11.
-    fed.do(KeepAlive(), session, ack=2**62)  # The work depends on the kept results, not on this number.
+    fed.do(KeepAlive(), session, ack=2**62)  # The cost depends on the kept results, not on this number.
     assert (fed.machine.status().results, fed.machine.status().results_bytes) == (0, 0)
     with pytest.raises(RequestClosed):
         fed.do(Put(b"a", b"1"), session, 2**62)
 
 
 def test_a_request_that_acknowledges_itself_is_closed() -> None:
-    """The acknowledgement in a request is applied before it is judged.
+    """The acknowledgement in a request is applied before the request is judged.
 
     See docs/reference/specification.md#92-judging-a-request.
     """

@@ -3,7 +3,7 @@
 See docs/reference/specification.md#53-state-of-the-store.
 """
 
-# ruff: noqa: ARG005 - every damage gets header and chunks, and most touch one of them.
+# ruff: noqa: ARG005 - each function gets header and chunks, and most of them change only one of the two.
 
 from __future__ import annotations
 
@@ -318,7 +318,8 @@ def test_a_state_of_a_lower_feature_level_than_a_build_applies_is_refused() -> N
 
 @given(st.data())
 def test_a_damaged_chunk_is_refused_or_is_another_sound_state(data: st.DataObject) -> None:
-    """Storage verifies the checksums before. Here no other exception may come out, and every invariant must hold."""
+    """The store does not verify checksums, because storage has verified them before. A damaged chunk may only raise
+    `InvalidSnapshot`. If it is accepted, every invariant must hold."""
     header, items = taken(DAMAGED)
     chunks = [bytearray(cbor2.dumps(item)) for item in items]
     chunk = data.draw(st.sampled_from(chunks))

@@ -252,8 +252,8 @@ def test_an_operation_means_the_transaction_that_it_spells(commands: list[Any]) 
 
 
 def test_an_absent_key_tells_when_it_was_deleted() -> None:
-    """`deleted_revision` and `exact` say when; 0 and exact mean that the key never existed
-    (docs/reference/specification.md#87-absent-keys)."""
+    """`deleted_revision` and `exact` tell when the key was deleted. If `deleted_revision` is 0 and `exact` is true, the
+    key never existed (docs/reference/specification.md#87-absent-keys)."""
     fed = holding(a=b"1")
     assert fed.machine.get(b"z") == GetResult(2, None, 0, True)
     fed.do(Delete(b"a"))
@@ -288,7 +288,8 @@ def test_deletions_of_one_transaction_are_forgotten_together() -> None:
 
 
 def test_a_key_that_is_written_again_is_not_remembered_as_deleted() -> None:
-    """A key is never in both maps. A second deletion moves the key to the end."""
+    """A key is never both in the map of records and in the map of deletions. A second deletion moves the key to the end
+    of the deletions."""
     fed = Fed(deletions_max=2)
     for command in (Put(b"a", b""), Put(b"b", b""), Delete(b"a"), Delete(b"b"), Put(b"a", b""), Delete(b"a")):
         fed.do(command)
@@ -344,7 +345,7 @@ def test_keys_only_leaves_the_values_out() -> None:
 
 
 def test_a_page_ends_before_the_item_that_would_pass_its_bytes_but_is_never_empty() -> None:
-    """The bound is on response bytes, and each item counts its key, its value and 64.
+    """The bound applies to the bytes of the response. Each item counts as the lengths of its key and value, plus 64.
 
     See docs/reference/specification.md#86-ranges.
     """
@@ -371,7 +372,7 @@ def test_a_page_is_bounded_whatever_the_request_says() -> None:
 
 @given(st.integers(1, 3), st.booleans(), st.integers(0, 400))
 def test_pages_put_together_are_the_whole_listing(limit: int, reverse: bool, bytes_max: int) -> None:
-    """The later pages of a listing ask for the revision of the first page.
+    """The later pages of a listing are requested at the revision of the first page.
 
     See docs/reference/specification.md#88-pages-of-one-revision.
     """

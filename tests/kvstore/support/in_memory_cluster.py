@@ -102,7 +102,8 @@ class Sizes:
     """The bounds on a member's log and snapshots."""
 
     raft: RaftConfig = field(
-        default_factory=lambda: RaftConfig(snapshot_bytes_per_second=1 << 40)  # No time passes in `Cluster.settle`.
+        # No time passes in `Cluster.settle`, so a snapshot must be sent without waiting for its rate.
+        default_factory=lambda: RaftConfig(snapshot_bytes_per_second=1 << 40)
     )
     storage: StorageLimits = field(default_factory=StorageLimits)
 

@@ -1,4 +1,5 @@
-"""Three members and their faults: what a program meets during each of them, in each world, and that it ends."""
+"""Three members and their faults: what happens to a program during each fault, in each world, and the end of each
+fault."""
 
 from __future__ import annotations
 
@@ -85,7 +86,7 @@ def test_a_program_waits_for_a_slow_store(hwm_cluster: Cluster, program: Program
 
 
 def test_a_store_that_is_slower_than_a_client_waits_is_as_good_as_gone(hwm_cluster: Cluster) -> None:
-    """A client gives a member up that has said nothing for a second, and asks another."""
+    """If a member has sent nothing for a second, a client ends the connection and tries another member."""
     with kvstore.blocking.connect(hwm_cluster.url) as client:
         client.put("before", "1")
         with hwm_cluster.slow(1.5), pytest.raises(OutcomeUnknown, match="has said nothing for 1"):

@@ -151,7 +151,7 @@ def test_many_small_changes_exceed_neither_a_message_nor_the_window() -> None:
     """A change takes more of the window than its bytes, so neither bound implies the other."""
     watching = Watching()
     watching.hub.bounds = HubBounds(message_bytes_max=1_000)
-    window = 3_000  # This is more than the bytes of a full message, but less than its share of the window.
+    window = 3_000  # A full message has fewer bytes than this, but takes more of the window.
     seen = watching.watch(window=window)
     watching.put(*[b"%03d" % number for number in range(200)])
     watching.run()
@@ -223,7 +223,8 @@ def test_a_watch_that_joins_others_on_their_way_misses_nothing_that_they_had_no_
 
 
 def test_a_future_revision_is_waited_for_and_nothing_older_comes() -> None:
-    """etcd sent notifications before the start, and old events (etcd #20221)."""
+    """If a watch began at a future revision, etcd sent notifications before this revision, and old events (etcd
+    #20221)."""
     watching = Watching()
     watching.put(b"a")
     seen = watching.watch(from_revision=10, flags=WatchFlag.PROGRESS)

@@ -268,7 +268,7 @@ class HubModel(RuleBasedStateMachine):
             if len(watched.seen.messages) > watched.checked:
                 self._check(watched)
             end = watched.seen.cancelled
-            if end is not None:  # The store dropped a change that was not sent to this watch, or perhaps not.
+            if end is not None:  # The history lacks a change that this watch perhaps did not get.
                 assert end.reason == "compacted"
                 assert watched.next_revision < end.oldest_revision == self.world.machine.history.first_revision
                 self.watched.remove(watched)

@@ -202,7 +202,7 @@ def test_a_watch_from_a_compacted_revision_is_refused_with_the_oldest_one(cluste
 def test_a_connection_that_does_not_read_is_sent_a_bounded_amount_and_still_gets_other_answers(
     quick_folder: Path,
 ) -> None:
-    """etcd #15402: a watch was starved by large reads on its connection, and the reads by the watch."""
+    """In etcd (#15402), large reads starved a watch on the same connection, and the watch starved the reads."""
     cluster = Cluster(quick_folder / "other", 1, ServiceLimits(unsent_bytes_max=4 << 20))
     cluster.client().do(RaiseFeatureLevel(2))
     cluster.clients.clear()

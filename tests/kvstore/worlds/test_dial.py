@@ -36,7 +36,7 @@ def open_sockets() -> set[str]:
 
 
 async def cancelled_after(turns: int, port: int) -> bool:
-    """Cancel an attempt after some turns of the loop. Returns True if it was over before."""
+    """Cancel an attempt after some turns of the loop. Returns True if the attempt had already ended."""
     attempt = asyncio.create_task(open_socket("127.0.0.1", port))
     for _ in range(turns):
         await asyncio.sleep(0)

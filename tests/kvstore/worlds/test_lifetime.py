@@ -136,7 +136,7 @@ async def test_a_silent_member_costs_one_deadline(world: World) -> None:
 
 @in_each_world
 async def test_calls_that_are_open_when_the_client_ends_are_told(world: World) -> None:
-    """None of them was sent, so they have certainly failed."""
+    """None of these calls was sent, so all of them have certainly failed."""
     ends: list[BaseException] = []
 
     async def call(client: Any) -> None:
@@ -277,7 +277,7 @@ def use_after_its_loop(address: str) -> None:
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_client_of_a_loop_that_is_closed_says_so(member_address: str) -> None:
     use_after_its_loop(member_address)
-    gc.collect()  # The socket of the closed loop warns here, and not in another test.
+    gc.collect()  # The unclosed socket causes its warning here, and not in another test.
 
 
 def test_each_call_can_be_cancelled_and_the_client_goes_on(member_address: str) -> None:
@@ -376,7 +376,8 @@ def test_a_thread_that_waits_for_a_watch_wakes_when_the_watch_or_the_client_is_c
 
 
 def test_a_blocking_call_in_a_running_asyncio_loop_works_and_blocks_the_loop(member_address: str) -> None:
-    """As in a notebook, whose cells run in a loop. Nested loops do not mix: the client has a loop of its own."""
+    """For example, the cells of a notebook run in a loop. The client does not use this loop, because it has a loop of
+    its own."""
 
     async def main() -> None:
         with kvstore.blocking.Client([member_address]) as client:

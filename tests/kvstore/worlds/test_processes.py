@@ -283,7 +283,8 @@ def test_a_client_that_was_entered_before_a_fork_is_the_parents_alone(member_add
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_child_does_not_wake_the_loop_of_its_parent() -> None:
-    """A refused call in the child is also withdrawn. The child shares the socket that wakes the loop of its parent."""
+    """When the child refuses a call, it also withdraws the call with `tell`. This must not use the socket that wakes
+    the loop, because the child shares it with its parent."""
     source = """
         import os
         from kvstore import WrongContext

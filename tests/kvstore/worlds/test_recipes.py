@@ -188,7 +188,8 @@ async def test_a_check_after_the_block_tells_that_the_block_was_left(client: Any
 
 
 def test_the_loss_of_a_lease_is_a_condition(member_address: str) -> None:
-    """`if lease.lost:` is false until the lease is lost. In trio it raises an error."""
+    """With asyncio and threads, `if lease.lost:` is false until the lease is lost. With trio, this condition raises an
+    error."""
     with (  # noqa: PT012
         kvstore.blocking.Client([member_address]) as client,
         pytest.raises(LeaseLost),

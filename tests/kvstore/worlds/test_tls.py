@@ -37,7 +37,7 @@ def client_tls(made: Certificates) -> Tls:
 async def test_a_client_with_a_certificate_is_served(
     world: World, made: Certificates, secure_address: str, name: str
 ) -> None:
-    """Large values need many records, and more than the socket takes at once."""
+    """Large values need many records, and more bytes than the socket takes at once."""
     large = bytes(range(256)) * 3_000
     async with world.client([secure_address], tls=client_tls(made)) as client:
         results = await client.put_many([(f"{name}{number}", large) for number in range(10)])

@@ -43,13 +43,13 @@ ROOT: dict[str, Any] = {"user": "root", "password": PASSWORDS["root"]}
 ADA: dict[str, Any] = {"user": "ada", "password": PASSWORDS["ada"]}
 
 WATCH_END_SECONDS_MAX = 1.0
-"""A watch ends within this time after its right is gone."""
+"""A watch ends within this time after its user has lost the right to read."""
 
 
 @pytest.fixture(scope="module")
 def relay() -> Iterator[Relay]:
     """A relay in front of a member with users, on which authentication is on. The member names the address of the relay
-    as its own. All scenarios of this file share the two."""
+    as its own. All scenarios of this file share the relay and the member."""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder, Relay() as relay:
         options = {
             "node_id": "s1",

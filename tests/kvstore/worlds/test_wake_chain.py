@@ -142,7 +142,7 @@ class ChainWithPauses(deque[LockType]):
 
 @pytest.mark.usefixtures("endless")
 def test_a_chain_ends_if_another_thread_takes_its_last_lock(thread: LoopThread) -> None:
-    """A thread that is about to end the chain finds a lock that was just added, but the loop releases this lock, and
+    """A thread that is about to end the chain finds a lock that was just added. But the loop releases this lock, and
     the thread of the lock ends the chain."""
 
     def add() -> None:

@@ -165,8 +165,8 @@ def test_questions_and_own_reads_share_a_round() -> None:
 
 
 def test_a_read_of_bounded_age_is_answered_at_once_while_the_bound_holds() -> None:
-    """The age counts from the moment of the question and not of the answer. It includes the possible difference of the
-    clocks."""
+    """The age is measured from the moment at which the follower asked, and not from the answer. It includes the
+    possible difference of the clocks."""
     follower = following()
     ask(follower, 1, age_ms=100)
     follower.core.tick(milliseconds(60))

@@ -140,7 +140,7 @@ def test_a_log_that_contradicts_what_is_committed_is_refused() -> None:
 
 @pytest.mark.parametrize("is_durable", [False, True])
 def test_a_leader_that_contradicts_its_own_earlier_append_is_refused(is_durable: bool) -> None:
-    """A leader never changes its log (Raft §5.3). So the entries that a leader has sent once cannot change later."""
+    """A leader never changes its log (Raft §5.3). So entries that a leader has sent cannot change later in its term."""
     follower = a_follower(term=3, log_terms=[1, 1])
     follower.step("s2", append(3, (1, 1), [2, 3]))  # This append replaces entry 2 by an entry of another leader.
     if is_durable:

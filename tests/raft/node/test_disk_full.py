@@ -1,4 +1,4 @@
-"""A full disk: writes certainly fail, but votes, reads and compaction still work."""
+"""A full disk: writes are refused and certainly have no effect, but votes, reads and compaction still work."""
 
 from __future__ import annotations
 

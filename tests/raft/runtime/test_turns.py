@@ -28,7 +28,7 @@ IDENTITY = Identity(cluster_id=CLUSTER_ID, group_id=0, node_id="s1", incarnation
 
 
 def appends(first_index: int, sizes: Sequence[int], *, commit_index: int = 0) -> list[AppendEntries]:
-    """A series of appends. The numbers of their small entries are in `sizes`."""
+    """A series of appends. For each append, `sizes` has the number of its small entries."""
     found = []
     for size in sizes:
         entries = tuple(Entry(first_index + n, 1, EntryKind.COMMANDS, A_COMMAND) for n in range(size))

@@ -155,7 +155,7 @@ def test_an_answer_to_who_is_not_pinned_is_seen() -> None:
 
 
 def test_the_use_of_a_message_of_who_is_not_pinned_is_seen() -> None:
-    """The rule finds such a use of a message even if no answer follows, as after an acknowledgement."""
+    """The rule finds such a use of a message even if no answer follows."""
     stage = Stage()
     del stage.follower.image.durable_names["pins"]
 
@@ -164,7 +164,7 @@ def test_the_use_of_a_message_of_who_is_not_pinned_is_seen() -> None:
 
 
 def test_who_would_take_another_folder_for_a_member_that_it_has_heard_is_seen() -> None:
-    """Since it became a member, the leader has not sent a hello. So its pin is still preliminary."""
+    """The leader has not sent a hello since it became a member. So its pin is still preliminary."""
     stage = Stage()
     node = stage.node(stage.follower)
     stage.checker(stage.follower)._heard_members.clear()

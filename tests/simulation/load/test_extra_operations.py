@@ -24,7 +24,7 @@ SEEDS = range(1, 400)
 
 
 def first(fits: str, count: int = 1) -> list[Plan]:
-    """The first plans that have a profile and whose profile's name ends with `fits`."""
+    """The first `count` plans with a profile whose name ends with `fits`."""
     return list(islice((plan for plan in map(draw_plan, range(1, 2_000)) if plan.profile.endswith(fits)), count))
 
 

@@ -194,7 +194,7 @@ def test_what_was_on_its_way_on_an_old_connection_never_arrives_on_the_new_one()
 
 
 def test_after_a_half_open_connection_the_sender_is_told_and_a_hello_comes_first() -> None:
-    """Until then neither end knows of the loss. The other direction works all the time."""
+    """Until the end of the fault, neither member knows of the loss. The other direction works all the time."""
     world = Simulation(replace(draw_plan(1), members=("n1", "n2"), network=NetworkPlan(), faults=()))
     told, greeted = list[str](), list[str]()
     n1, n2 = cast(Any, SimpleNamespace()), cast(Any, SimpleNamespace())

@@ -156,7 +156,8 @@ def test_two_clocks_are_compared_with_their_error_bounds_and_are_concurrent_with
     operations = operations_in(h.rows)
 
     assert witness(operations, Clocks()).verified
-    # The sum of the bounds, 30 and 30 µs, is above 50 µs.
+    # The put returned at 30 µs, and the bounds of both clocks add up to 30 µs. The sum is above 50 µs, the call of the
+    # read.
     assert witness(operations, Clocks({"boot": 15_000, "other": 15_000})).verified
     assert not witness(operations, Clocks({"boot": 5_000, "other": 5_000})).verified
 

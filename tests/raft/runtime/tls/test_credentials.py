@@ -91,7 +91,8 @@ def test_files_that_cannot_be_used_leave_the_former_ones_in_use(tmp_path: Path, 
 def test_a_certificate_of_a_port_that_no_client_would_accept_is_refused_at_the_start(
     tmp_path: Path, days: float, words: str
 ) -> None:
-    """Also if clients must show one: the trial needs no certificate of a client."""
+    """The port tries its certificate at the start. This also works if clients must show a certificate, because the
+    trial needs no certificate of a client."""
     made = Certificates(tmp_path)
     cert = made.issue("port.pem", "127.0.0.1", days=days)
     for ca in (None, made.ca):

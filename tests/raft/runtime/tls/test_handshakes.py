@@ -80,7 +80,7 @@ async def test_an_expired_certificate_is_refused_by_either_side(made: Certificat
     expired = made.issue("expired.pem", "127.0.0.1", days=-1)
     caller = caller_credentials(expired, None, made.ca, PROTOCOL_CLIENT)
     context = server_context("clients", expired, None, None, PROTOCOL_CLIENT)
-    port = Credentials("clients", (expired,), lambda: Contexts(context, None))  # It has expired since the start.
+    port = Credentials("clients", (expired,), lambda: Contexts(context, None))  # It expired after the start.
 
     assert await outcome_of(made.port(), caller.client) == (
         "the other side says that the certificate of this side has expired",
@@ -157,8 +157,8 @@ async def test_refused_callers_are_counted_by_reason(made: Certificates, tmp_pat
 
 
 async def test_tls_1_2_is_let_in_with_forward_secrecy_only(made: Certificates) -> None:
-    """The certificates here have no RSA keys, which no handshake without forward secrecy can do without. So the list of
-    the port is checked, too."""
+    """A handshake without forward secrecy needs an RSA key, and the certificates here have no RSA keys. So a refused
+    handshake alone proves nothing, and the test also checks the port's list of ciphers."""
     allowed = made.port(with_client_ca=False).server.get_ciphers()
     assert {each["name"].partition("-")[0] for each in allowed if each["protocol"] == "TLSv1.2"} == {"ECDHE"}
 

@@ -1,4 +1,5 @@
-"""TLS without I/O. The other end is `trio.SSLStream` as the oracle, and the bytes are cut at every place."""
+"""TLS without I/O. The tests cut the bytes at random places. In one test, the other end is `trio.SSLStream`, as the
+oracle."""
 
 from __future__ import annotations
 
