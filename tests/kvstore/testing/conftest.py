@@ -33,7 +33,7 @@ class ProgramWorld:
             drive(scenario())
 
     def client_of(self, store: MemoryStore, **options: Any) -> Any:
-        """A client of a store in memory, not entered."""
+        """A client of a store in memory, whose `with` block is not entered yet."""
         if self.name == "trio":
             return store.trio_client(**options)
         if self.name == "asyncio":

@@ -1,4 +1,4 @@
-"""The programs of docs/reference/callers.md run, and print what they say."""
+"""The programs of docs/reference/callers.md run, and their output is the output on the page."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_ctrl_c_in_a_put_of_a_thread_that_gets_no_answer() -> None:
 @pytest.mark.parametrize("call", ["put('key', '1')", "put_many({'key': '1'})", "watch('key').__enter__()"])
 def test_ctrl_c_that_comes_just_before_the_thread_begins_to_wait_ends_the_wait(call: str) -> None:
     """`interrupt_main` notes a signal, but does not interrupt the system call in which the main thread waits. The same
-    happens if a signal comes between the last look of the interpreter and this system call."""
+    happens if a signal comes between the interpreter's last check for signals and this system call."""
     source = f"""
         import _thread, socket, sys, threading, time
         from kvstore.blocking import Client

@@ -1,4 +1,4 @@
-"""TLS in each world: the same certificates are accepted, and the same refusals are told."""
+"""TLS in each world: the same certificates are accepted, and the same refusals are reported."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The worlds in which a scenario runs: trio, asyncio, and plain threads.
 
-A scenario is an async function. In plain threads, its client is a blocking client behind an async face. Then no `await`
-of the scenario suspends, so a single `send` runs the whole coroutine, without an event loop.
+A scenario is an async function. In plain threads, its client is a blocking client with an asynchronous interface
+(`AsyncFace`). Then no `await` of the scenario suspends, so a single `send` runs the whole coroutine, without an event
+loop.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ class World(ABC):
 
     @abstractmethod
     def client(self, endpoints: list[str], **options: Any) -> Any:
-        """A client that is not entered."""
+        """A client whose `with` block is not entered yet."""
 
     @abstractmethod
     def connect(self, url: str, **options: Any) -> Any:
-        """A client from a URL, not entered."""
+        """A client from a URL, whose `with` block is not entered yet."""
 
     @abstractmethod
     def open_node(self, folder: Path, **options: Any) -> Any:
@@ -155,7 +156,7 @@ class AsyncioWorld(World):
 
 
 class AsyncFace:
-    """An async face of a blocking object. Its awaits do not suspend."""
+    """Gives a blocking object the interface of an asynchronous one. Its awaits do not suspend."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -217,7 +218,7 @@ class AsyncCall:
 
 
 def plain(value: Any) -> Any:
-    """The blocking object behind an async face, or a plain function for an async one."""
+    """The blocking object of an `AsyncFace`. For an async function, a plain function that runs it."""
     if isinstance(value, AsyncCall):
         value = value.result()
     if isinstance(value, AsyncFace):
@@ -234,7 +235,7 @@ async def settled(value: Any) -> Any:
 
 
 def async_face(value: Any) -> Any:
-    """An async face of a blocking object. Other values are returned unchanged."""
+    """An `AsyncFace` for a blocking object. Other values are returned unchanged."""
     module = type(value).__module__
     if inspect.isclass(value):
         return value

@@ -196,7 +196,7 @@ def test_what_is_not_applied_proves_nothing_about_the_age() -> None:
 
 
 def test_a_leader_knows_the_age_of_its_state_by_its_rounds() -> None:
-    """The age counts from the beginning of the round that confirmed the leader."""
+    """The age is measured from the beginning of the round that confirmed the leader."""
     leader = a_leader_with_commits()
     ask(leader, 1, age_ms=1_000)
     began_at = leader.now

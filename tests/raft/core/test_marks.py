@@ -44,7 +44,7 @@ def lead_again(bench: Bench) -> None:
 
 
 def test_the_low_watermark_is_the_least_that_every_member_has_applied_and_holds_durably() -> None:
-    """The low-water mark is the minimum over all members, including the leader. Each member counts with
+    """The low-water mark is a minimum over all members, including the leader. The value of each member is
     min(last_applied, durable match).
 
     See docs/reference/specification.md#64-low-water-mark.

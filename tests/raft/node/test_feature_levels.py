@@ -65,7 +65,7 @@ def test_a_level_that_the_leader_does_not_know_is_refused() -> None:
 
 
 def test_a_level_is_not_raised_past_a_member_that_is_silent() -> None:
-    """The silent member may come back as an older build, so its earlier announcement no longer counts."""
+    """The silent member may come back with an older build, so its earlier announcement is no longer valid."""
     world, leader = cluster()
     silent = world.followers()[0].node_id
     world.cut_off.add(silent)

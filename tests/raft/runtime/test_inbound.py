@@ -91,7 +91,7 @@ async def test_messages_that_come_in_pieces_and_together_on_a_new_connection_are
             data = b"".join(frame(encode_message(0, heartbeat(term, (0, 0)))) for term in (101, 102, 103))
             await new.send_all(data[:7])
             await wait_all_tasks_blocked()
-            await lead(old, s1, 101)  # The new connection has brought no complete message, so the old one still counts.
+            await lead(old, s1, 101)  # The new connection has brought no whole message, so the old one is still used.
             await new.send_all(data[7:])
 
             await until(lambda: s1.node.core.term == 103)

@@ -98,7 +98,7 @@ def test_where_a_peer_was_found_is_tried_behind_where_it_is_said_to_be() -> None
 
 def test_the_word_of_a_peer_that_is_here_comes_before_the_configuration() -> None:
     """Either of the two addresses may be old, so both are tried. When the peer's connection ends, the address from its
-    hello no longer counts."""
+    hello is no longer used."""
     ways = some_ways()
     ways.want(members(s2="a:1"))
     ways.on_inbound("s2", "b:1")

@@ -63,8 +63,8 @@ async def live(
     *,
     task_status: trio.TaskStatus[Life],
 ) -> None:
-    """Open the storage, and run the node until its scope is cancelled, which stands for `kill -9`. Then close the
-    files."""
+    """Open the storage, and run the node until its scope is cancelled. The cancellation stands for `kill -9`. Then
+    close the files."""
     completions, recorder, machine = CompletionQueue(), Recorder(), CoarseMachine()
     data_folder = open_data_folder(folder / node_id, expect_node_id=node_id)
     files = data_folder.files(completions.post)

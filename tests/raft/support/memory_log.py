@@ -1,4 +1,5 @@
-"""A small `LogStore` in memory. The log knows the entries that were appended, and those that would survive a crash."""
+"""A small `LogStore` in memory. The log records the entries that were appended, and those that would survive a
+crash."""
 
 from __future__ import annotations
 

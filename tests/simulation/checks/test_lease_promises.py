@@ -116,8 +116,8 @@ def test_who_is_the_only_voter_for_certain_has_nobody_to_be_silent_for() -> None
 
 
 def test_a_late_message_of_a_leader_that_was_removed_is_no_promise() -> None:
-    """The member knows of the leader's removal and ignores the leader's message. A promise that was made before still
-    counts."""
+    """The member knows of the leader's removal and ignores the leader's message. A promise that was made before is
+    still valid."""
     pledge = a_member_that_heard("s4")
     pledge.received(core(1, "s4", leader="s4", removed=("s4",)), "s4", heartbeat(1), HEARD + PROMISE_NS - 1)
 

@@ -45,7 +45,7 @@ def put(request_no: int, acknowledged_up_to: int = 0, session_id: int = SESSION)
 
 
 class Log:
-    """A checker that knows of one session, registered at time 0."""
+    """A checker that was told of one session, which was registered at time 0."""
 
     def __init__(self) -> None:
         self.covered: list[str] = []

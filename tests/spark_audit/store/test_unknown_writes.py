@@ -61,8 +61,8 @@ def _seen_by_a_local_read(value: str, mod_revision: int) -> History:
 
 
 def test_a_local_read_tells_where_an_unknown_transaction_took_effect() -> None:
-    """A local read does not count in the other properties. But it may propose an order, and this order is a proof if it
-    is verified."""
+    """The other properties are checked without the local read. But it may propose an order, and this order is a proof
+    if it is verified."""
     h = _seen_by_a_local_read("y", 4)
 
     verdict = check_rows(h.rows)

@@ -1,5 +1,5 @@
-"""A folder in memory that knows which bytes were synced. The folder can lose power after any operation, and then loses
-the bytes that were not synced.
+"""A folder in memory that records which bytes were synced. The folder can lose power after any operation, and then
+loses the bytes that were not synced.
 
 The folder implements all of `Files`, so the storage code under test is the code that runs on a disk.
 """

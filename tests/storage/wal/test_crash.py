@@ -279,8 +279,8 @@ def test_what_was_only_in_the_page_cache_is_durable_once_the_log_is_open() -> No
 
 
 def test_a_full_disk_in_the_middle_of_a_frame_and_then_a_crash() -> None:
-    """The failed write left some bytes after the last synced frame. These bytes never count, no matter how many there
-    are."""
+    """The failed write left some bytes after the last synced frame. These bytes never become a part of the log, no
+    matter how many there are."""
     for name, crash in CRASHES.items():
         files = new_folder()
         log = opened(files, StorageLimits(ballast_bytes=100)).log

@@ -152,7 +152,8 @@ def rechain(content: bytearray, all_frames: list[Frame]) -> None:
 
 
 def test_a_run_ends_where_the_next_segment_continues() -> None:
-    """The older file may have bytes after the frame at which the next segment continues. These bytes never count."""
+    """The older file may have bytes after the frame at which the next segment continues. These bytes are never read as
+    a part of the log."""
     files = a_log(["put"] * 6, 100_000)
     path = segments(files)[-1]
     data = files.read(path, 0, files.size_bytes(path))
