@@ -316,8 +316,8 @@ def test_a_refusal_after_a_lost_attempt_is_still_unknown() -> None:
 
 
 def test_an_accepted_answer_after_a_lost_attempt_is_still_unknown() -> None:
-    """The first attempt may have become another entry. The outcome of the accepted entry says nothing about this other
-    entry."""
+    """The first attempt may also be in the log, as another entry. The outcome of the accepted entry says nothing about
+    this other entry."""
     world = a_world()
     ticket = world.put()
     world.all_follow("s2")

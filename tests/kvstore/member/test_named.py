@@ -1,4 +1,5 @@
-"""Members that are started by name: who may begin a cluster, and by which changes a member takes the place of its name.
+"""Members that are started by name: which of them may begin a cluster, and which changes give a member the place of its
+name.
 
 The random runs play the changes on the real configurations of the engine.
 """

@@ -79,7 +79,7 @@ def test_what_an_older_member_tells_of_no_peer_is_taken_as_it_is(held: MemberSta
 
 @pytest.mark.parametrize(("count", "bound", "is_told"), [(9, 10, False), (10, 10, True), (11, 10, True), (0, 0, False)])
 def test_a_member_whose_places_are_all_taken_says_so(held: MemberStatus, count: int, bound: int, is_told: bool) -> None:
-    """The status of a member of an older build does not include its retention bound."""
+    """The status of a member of an older build does not include its bound on clients."""
     told = replace(held, client_connections=count, client_connections_max=bound)
 
     assert any("places for clients are taken" in word for word in of_its_disk(told)) == is_told

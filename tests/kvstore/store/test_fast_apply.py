@@ -244,8 +244,8 @@ unusual = st.one_of(others, odd_puts, wrong_lengths)
 pauses = st.dictionaries(
     st.integers(0, 60), st.sampled_from([TTL // 2, TTL // 2, TTL // 2, TTL, 1, TTL + 10]), max_size=4
 )
-"""The places of the commands before which time passes. There are few such places, because an expired session makes all
-later commands unusual."""
+"""The place of a command in the log → the time that passes before this command. There are few pauses, because an
+expired session makes all later commands unusual."""
 
 
 def log_of_lone_clients(

@@ -48,8 +48,8 @@ WATCH_END_SECONDS_MAX = 1.0
 
 @pytest.fixture(scope="module")
 def relay() -> Iterator[Relay]:
-    """A relay in front of a member with users, on which authentication is on. The member names the address of the relay
-    as its own. All scenarios of this file share the relay and the member."""
+    """A relay in front of a member that has users and uses authentication. The member names the address of the relay as
+    its own. All scenarios of this file share the relay and the member."""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder, Relay() as relay:
         options = {
             "node_id": "s1",

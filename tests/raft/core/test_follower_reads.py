@@ -150,7 +150,7 @@ def test_a_leader_answers_members_when_a_round_says_that_it_leads() -> None:
 
 
 def test_questions_and_own_reads_share_a_round() -> None:
-    """A question that comes during a round gets the next round, even if nobody else reads."""
+    """A question that comes during a round is answered after the next round, even if nobody else reads."""
     leader = a_leader_with_commits()
     leader.core.request_read(1)
     leader.ask_read_index("s3", 1)

@@ -336,7 +336,8 @@ async def test_a_silent_stranger_does_not_hold_up_anybody(monkeypatch: pytest.Mo
 
 
 async def test_a_stranger_cannot_make_a_member_keep_much() -> None:
-    """The member keeps at most HELLO_BYTES_MAX before a caller's hello, and WARNINGS_MAX different warnings."""
+    """The member keeps at most HELLO_BYTES_MAX bytes of a caller before its hello is complete, and remembers at most
+    WARNINGS_MAX different warnings."""
     with trio.fail_after(20):
         async with a_cluster(1) as machines:
             transport = machines[0].transport

@@ -228,8 +228,8 @@ def test_only_the_first_of_two_equal_proposals_is_applied_by_one_entry() -> None
 
 
 def test_an_equal_proposal_of_another_level_is_applied_first() -> None:
-    """Two clients delete the same key. The first client does so at level MAJORITY. Only the first write is in the
-    entry. So the second write does not wait for members in sync when the leader steps down (seed 30000242)."""
+    """Two clients delete the same key, the first one at level MAJORITY. Only the first write is in the entry. So the
+    second write does not wait for members in sync when the leader steps down (seed 30000242)."""
     stage = LevelStage()
     stage.checker.proposed(stage.node(), TICKET - 1, stage.command, Acknowledge.MAJORITY)
     stage.takes(Acknowledge.IN_SYNC)

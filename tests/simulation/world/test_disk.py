@@ -203,8 +203,8 @@ def test_only_what_a_second_sync_has_proven_rots_and_by_one_bit() -> None:
 
 
 def test_a_full_disk_takes_what_fits_and_says_no_until_there_is_room() -> None:
-    """`writev` may write only a part of the bytes. A partial write does not count for the log until all bytes are
-    written again. Until then `is_synced` returns False."""
+    """`writev` may write only a part of the bytes. After a partial write, the bytes are no part of the log until all of
+    them are written again. Until then `is_synced` returns False."""
     image = an_image(MakeFolder("log"), CreateFile("log/1"), SyncFolder("log"), SyncFolder(""), *a_synced_file(b"old"))
     aside = Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)

@@ -122,8 +122,8 @@ def test_what_a_table_says_of_small_keys_is_true() -> None:
 
 @pytest.mark.parametrize("fault", [None, *FAULTS])
 def test_parts_of_listings_and_transactions_are_decided_as_each_key_alone(fault: str | None) -> None:
-    """The stores are small. Some are linearizable, and others are broken. They have unknown outcomes, pinned and local
-    reads, and keys that share a transaction."""
+    """The histories come from small stores. Some histories are linearizable, and others are broken. They have unknown
+    outcomes, pinned and local reads, and keys that share a transaction."""
     rows: list[Row] = []
     for seed in range(40):
         mix = Mix(operations=80, keys=3, txn=0.15 * (seed % 2), listing=0.1, local=0.15)

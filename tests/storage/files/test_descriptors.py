@@ -171,7 +171,8 @@ print(json.dumps([*short, outcome, log.lacks_descriptors, highest + 1]))
 
 @pytest.mark.skipif(not Path("/dev/fd").exists(), reason="the highest descriptor is not known")
 def test_a_process_with_too_many_open_files_reads_its_log_and_writes_again_when_there_are_fewer(tmp_path: Path) -> None:
-    """The limit is the operating system's own. The reads use the descriptors that were reserved for reads."""
+    """The limit on open files is the real limit of the operating system. The reads use the descriptors that were
+    reserved for reads."""
     files = InlineFiles(tmp_path)
     first_start(files)
     files.close()
