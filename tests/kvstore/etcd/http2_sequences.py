@@ -38,8 +38,9 @@ STRICTER = (
 list of a push, ignores the priority of a stream that was reset, and takes the rest of the received bytes after a GOAWAY
 with an error."""
 
-LAXER = ("invalid padding",)
-"""Why the library ends a connection, and the engine goes on: the padding of a header list is all that its frame has."""
+LAXER = ("invalid padding", "May not increment flow control window")
+"""Why the library ends a connection, and the engine goes on: the padding of a header list is all that its frame has, or
+the window of a stream that has ended would become too large."""
 
 BOUNDS = HttpBounds(
     window_bytes=70_000, header_bytes_max=600, resets_max=10**6, control_frames_max=10**6, unsent_bytes_max=10**7
