@@ -157,6 +157,10 @@ class ClientStateMachine:
         """True if `submit` would raise Busy, because `calls_max` calls are open."""
         return len(self._calls) >= self.limits.calls_max
 
+    def has_connection(self, address: str) -> bool:
+        """True if there is a connection to a member, or an attempt to make one."""
+        return address in self._connection_of
+
     def submit(self, ticket: int, request: Request, deadline: int) -> None:
         """Accept a call. Its end appears in `ClientEffects.ended` by `deadline` (monotonic ns). Raises ClientClosed,
         and Busy if `is_full`."""

@@ -52,6 +52,9 @@ class Facts(Protocol):
     def leader_id(self) -> str | None: ...
 
     @property
+    def is_leader(self) -> bool: ...
+
+    @property
     def readiness_problem(self) -> str | None:
         """Why the member is not ready to serve; None if it is ready."""
 

@@ -43,6 +43,11 @@ class EtcdCall(ABC, Generic[ItemT]):
     def finish(self, error: EtcdError | None) -> None:
         """End the call: with success, or with an error."""
 
+    def answer(self, message: Message) -> None:
+        """Send the only message of a response, and end the call."""
+        self.send(message)
+        self.finish(None)
+
     @abstractmethod
     def has_room(self) -> bool:
         """False while the client leaves too many bytes of this call unread."""
@@ -77,10 +82,11 @@ class EtcdCall(ABC, Generic[ItemT]):
 _UNITS_NS = {b"H": 3_600_000_000_000, b"M": 60_000_000_000, b"S": 1_000_000_000, b"m": 1_000_000, b"u": 1_000, b"n": 1}
 
 
-def deadline_of(timeout: bytes | None, now: int) -> int | None:
-    """Return the time at which a call ends, from its `grpc-timeout`; None for a call without one. Raises ValueError."""
+def timeout_of(timeout: bytes | None) -> int | None:
+    """Return the time that a call may take, in ns, from its `grpc-timeout`; None for a call without one. Raises
+    ValueError."""
     if timeout is None:
         return None
     if not 2 <= len(timeout) <= 9 or timeout[-1:] not in _UNITS_NS or not timeout[:-1].isdigit():
         raise ValueError(f"invalid grpc-timeout: {timeout.decode('latin-1')}")
-    return now + int(timeout[:-1]) * _UNITS_NS[timeout[-1:]]
+    return int(timeout[:-1]) * _UNITS_NS[timeout[-1:]]

@@ -158,6 +158,10 @@ class Mailbox(Generic[T]):
         else:
             self._items.append(item)
 
+    def take(self) -> T:
+        """Take the first item. Raises IndexError if there is none."""
+        return self._items.popleft()
+
     def get(self) -> Wait[T]:
         """Wait for the next item."""
         return Wait(self._begin)

@@ -16,7 +16,7 @@ import h11
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor
 
-from kvstore.etcd.call import EtcdCall, deadline_of
+from kvstore.etcd.call import EtcdCall, timeout_of
 from kvstore.etcd.errors import HTTP_STATUS, EtcdError, Status
 from kvstore.etcd.http_calls import HttpCalls
 from kvstore.etcd.schema import METHODS, Message, Method, message_class
@@ -279,10 +279,11 @@ class GatewayConnection(HttpCalls[GatewayCall]):
         token = headers.get(b"authorization", b"").decode("latin-1")
         needs_leader = headers.get(b"grpc-metadata-hasleader") == b"true"
         try:
-            deadline = deadline_of(headers.get(b"grpc-timeout"), self._now)
+            timeout_ns = timeout_of(headers.get(b"grpc-timeout"))
         except ValueError as error:
             self.respond(HTTPStatus.BAD_REQUEST, _error_body(EtcdError(Status.INVALID_ARGUMENT, str(error))))
             return
+        deadline = None if timeout_ns is None else self._now + timeout_ns
         call = GatewayCall(self, method, token, deadline, needs_leader=needs_leader)
         self.calls[id(call)] = call
         for message in messages:

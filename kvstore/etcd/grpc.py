@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from kvstore.etcd.call import REQUEST_BYTES_MAX, STREAM_REQUESTS_MAX, UNSENT_BYTES_MAX, EtcdCall, deadline_of
+from kvstore.etcd.call import REQUEST_BYTES_MAX, STREAM_REQUESTS_MAX, UNSENT_BYTES_MAX, EtcdCall, timeout_of
 from kvstore.etcd.errors import EtcdError, Status, unimplemented
 from kvstore.etcd.http2 import (
     ConnectionEnded,
@@ -22,7 +22,7 @@ from kvstore.etcd.http2 import (
     WindowOpened,
 )
 from kvstore.etcd.http_calls import HttpCalls
-from kvstore.etcd.schema import METHODS, Message, message_class
+from kvstore.etcd.schema import METHODS, Message, Method, message_class
 
 BODY_BYTES_MAX = 16 << 20
 """The greatest number of bytes of unfinished messages of one connection."""
@@ -31,6 +31,20 @@ _HEAD = struct.Struct(">BI")
 _BEGIN: Headers = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 _SUCCESS: Headers = ((b"grpc-status", b"0"), (b"grpc-message", b""))
 _NOT_GRPC: Headers = ((b":status", b"415"),)
+
+
+KNOWN_LISTS_MAX = 64
+"""The greatest number of header lists of a connection that are kept: clients repeat them."""
+
+
+class _CallHead(NamedTuple):
+    """What the headers of a request say."""
+
+    method: Method
+    token: str
+    timeout_ns: int | None
+    needs_leader: bool
+    is_packed: bool
 
 
 class GrpcCall(EtcdCall[Any]):
@@ -50,16 +64,25 @@ class GrpcCall(EtcdCall[Any]):
         if self.is_ended:
             return
         http = self._connection.http
-        if not http.has_room and not self.method.gives_stream:
-            words = f"etcdserver: this connection has {http.waiting_bytes} bytes of responses that its client must read"
-            self.finish(EtcdError(Status.RESOURCE_EXHAUSTED, words))
-            return
         if not self._has_begun:
             self._has_begun = True
             http.send_headers(self.stream_id, _BEGIN)
-        data = message.SerializeToString()
-        http.send_data(self.stream_id, _HEAD.pack(0, len(data)) + data)
+        http.send_data(self.stream_id, _body_of(message))
         self._connection.note_output()
+
+    def answer(self, message: Message) -> None:
+        """Send the only message of a response, and end the call."""
+        if self.is_ended:
+            return
+        http = self._connection.http
+        if not http.has_room:
+            words = f"etcdserver: this connection has {http.waiting_bytes} bytes of responses that its client must read"
+            self.finish(EtcdError(Status.RESOURCE_EXHAUSTED, words))
+            return
+        self.is_ended = True
+        http.send_response(self.stream_id, _BEGIN, _body_of(message), _SUCCESS)
+        self._connection.note_output()
+        self._connection.forget(self)
 
     def finish(self, error: EtcdError | None) -> None:
         """End the call: with success, or with an error."""
@@ -86,6 +109,7 @@ class GrpcConnection(HttpCalls[GrpcCall]):
         self.http = http
         self.linger_seconds = 1.0  # An attacker comes back at once.
         self._body_bytes = 0
+        self._known: dict[Headers, _CallHead] = {}  # What is known of the header lists of this connection.
 
     def receive(self, data: bytes, now: int) -> None:
         """Take received bytes. `now`: monotonic ns."""
@@ -149,11 +173,36 @@ class GrpcConnection(HttpCalls[GrpcCall]):
             self._body_bytes -= len(call.body)
 
     def _began(self, event: RequestBegan, now: int) -> None:
-        headers = dict(event.headers)
         stream_id = event.stream_id
+        listed = tuple(event.headers)
+        head = self._known.get(listed)
+        if head is None:
+            head = self._read_head(stream_id, listed)
+            if head is None:
+                return
+            if len(self._known) >= KNOWN_LISTS_MAX:
+                self._known.clear()
+            self._known[listed] = head
+        call = self.calls[stream_id] = GrpcCall(
+            self,
+            stream_id,
+            method=head.method,
+            token=head.token,
+            deadline=None if head.timeout_ns is None else now + head.timeout_ns,
+            needs_leader=head.needs_leader,
+        )
+        call.is_packed = head.is_packed
+        if call.method.takes_stream:
+            self._begin(call)
+        if event.is_whole and stream_id in self.calls:
+            self._request_ended(call)
+
+    def _read_head(self, stream_id: int, listed: Headers) -> _CallHead | None:
+        """Read the headers of a request. Returns None if the request is refused."""
+        headers = dict(listed)
         if headers.get(b":method") != b"POST" or not headers.get(b"content-type", b"").startswith(b"application/grpc"):
             self.http.send_headers(stream_id, _NOT_GRPC, is_last=True)
-            return
+            return None
         path = headers.get(b":path", b"").decode("latin-1")
         method = METHODS.get(path)
         encoding = headers.get(b"grpc-encoding", b"identity")
@@ -162,30 +211,19 @@ class GrpcConnection(HttpCalls[GrpcCall]):
             is_known = any(each.service == service for each in METHODS.values())
             words = f"unknown method {name} for service {service}" if is_known else f"unknown service {service}"
             self._refuse(stream_id, unimplemented(words))
-            return
+            return None
         if encoding not in (b"identity", b"gzip"):
             words = f"grpc: Decompressor is not installed for grpc-encoding {encoding.decode('latin-1')!r}"
             self._refuse(stream_id, unimplemented(words), [(b"grpc-accept-encoding", b"identity,gzip")])
-            return
+            return None
         try:
-            deadline = deadline_of(headers.get(b"grpc-timeout"), now)
+            timeout_ns = timeout_of(headers.get(b"grpc-timeout"))
         except ValueError as error:
             self._refuse(stream_id, EtcdError(Status.INTERNAL, str(error)))
-            return
+            return None
         token = headers.get(b"token") or headers.get(b"authorization", b"")
-        call = self.calls[stream_id] = GrpcCall(
-            self,
-            stream_id,
-            method=method,
-            token=token.decode("latin-1"),
-            deadline=deadline,
-            needs_leader=headers.get(b"hasleader") == b"true",
-        )
-        call.is_packed = encoding == b"gzip"
-        if method.takes_stream:
-            self._begin(call)
-        if event.is_whole and stream_id in self.calls:
-            self._request_ended(call)
+        needs_leader = headers.get(b"hasleader") == b"true"
+        return _CallHead(method, token.decode("latin-1"), timeout_ns, needs_leader, encoding == b"gzip")
 
     def _data(self, call: GrpcCall, data: bytes, now: int) -> None:
         body = call.body
@@ -243,6 +281,11 @@ class GrpcConnection(HttpCalls[GrpcCall]):
 
     def _refuse(self, stream_id: int, error: EtcdError, more: Headers | None = None) -> None:
         self.http.send_headers(stream_id, [*_BEGIN, *_trailers_of(error), *(more or ())], is_last=True)
+
+
+def _body_of(message: Message) -> bytes:
+    data: bytes = message.SerializeToString()
+    return _HEAD.pack(0, len(data)) + data
 
 
 def _unpack(data: bytes) -> bytes:

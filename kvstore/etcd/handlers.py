@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from kvstore.errors import AccessDenied, StoreError, Unauthenticated
@@ -94,21 +95,18 @@ assert set(UNARY) | set(STREAMS) == set(METHODS), set(METHODS) ^ (set(UNARY) | s
 def begin(context: Context) -> None:
     """Start the handler of a call."""
     call = context.call
-    stream = STREAMS.get(call.method.path)
-    coroutine = _serve_unary(context) if stream is None else stream(context)
-    call.handler = RunningHandler(coroutine, lambda _, error: _end(call, error))  # type: ignore[arg-type]
+    unary = UNARY.get(call.method.path)
+    coroutine = STREAMS[call.method.path](context) if unary is None else unary(context, call.inbox.take())
+    call.handler = RunningHandler(coroutine, partial(_end, call))  # type: ignore[arg-type]
     call.handler.start()
 
 
-async def _serve_unary(context: Context) -> None:
-    call = context.call
-    asked = await call.inbox.get()
-    call.send(await UNARY[call.method.path](context, asked))
-
-
-def _end(call: EtcdCall[Any], error: BaseException | None) -> None:
+def _end(call: EtcdCall[Any], response: Message | None, error: BaseException | None) -> None:
     try:
-        _finish(call, error)
+        if response is not None:
+            call.answer(response)
+        else:
+            _finish(call, error)
     except Exception:  # This function runs in tasks of the whole port, which must go on.
         logger.exception("the end of a call of %s met an unexpected error", call.method.path)
 

@@ -85,7 +85,7 @@ class PortPump(ClientPump):
         ClientClosed, WrongContext, Busy."""
         core = self._running()
         ticket = self._last_ticket + 1
-        if request.address is not None:
+        if request.address is not None and not core.has_connection(request.address):
             core.tick(self._now_ns())  # The silence of a new connection is measured from now on.
         core.submit(ticket, request, deadline)
         self._last_ticket = ticket

@@ -94,6 +94,11 @@ class MemberFacts:
         return self._node.core.leader_id
 
     @property
+    def is_leader(self) -> bool:
+        """True if this member leads."""
+        return self._node.core.leading_term is not None
+
+    @property
     def readiness_problem(self) -> str | None:
         """Why the member is not ready to serve; None if it is ready."""
         core = self._node.core

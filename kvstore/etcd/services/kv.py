@@ -32,6 +32,7 @@ from kvstore.protocol.commands import (
 from kvstore.protocol.messages import Consistency, read_request
 from kvstore.protocol.results import (
     DeleteRangeResult,
+    GetResult,
     KeyRecord,
     OperationResult,
     PutResult,
@@ -68,8 +69,10 @@ _SORTS = (attrgetter("key"), attrgetter("version"), attrgetter("create_revision"
 async def handle_range(context: Context, asked: Message) -> Message:
     """Answer a Range."""
     check_range(asked)
-    wanted = range_of(asked)
     consistency = Consistency.LOCAL if asked.serializable else Consistency.LINEARIZABLE
+    if not asked.range_end:
+        return await _get(context, asked, consistency)
+    wanted = range_of(asked)
     if is_empty(asked):
         wanted = Range(asked.key, asked.key, count_only=True)
     if asked.limit > 0 and not _is_reordered(asked) and not _has_filters(asked):
@@ -81,6 +84,20 @@ async def handle_range(context: Context, asked: Message) -> Message:
     response = range_response(asked, first)
     response.header.CopyFrom(context.header(first.revision))
     return response
+
+
+async def _get(context: Context, asked: Message, consistency: Consistency) -> Message:
+    """Answer a Range of one key. Unlike a range, a get cannot be long, so it waits for no other reads."""
+    found = await read(context, Get(asked.key, asked.revision), consistency)
+    assert isinstance(found, GetResult), found
+    items = () if found.record is None else (_key_record(asked.key, found.record),)
+    response = range_response(asked, RangeResult(found.revision, items, more=False, count=len(items)))
+    response.header.CopyFrom(context.header(found.revision))
+    return response
+
+
+def _key_record(key: bytes, record: Record) -> KeyRecord:
+    return KeyRecord(key, record.value, record.create_revision, record.mod_revision, record.version, record.lease_id)
 
 
 async def handle_put(context: Context, asked: Message) -> Message:
@@ -136,8 +153,9 @@ async def read(context: Context, operation: Get | Range | Txn, consistency: Cons
     if consistency is Consistency.LOCAL:
         response = await context.ask(read_request(operation, consistency, own))
     else:
+        here = Consistency.LINEARIZABLE if context.facts.is_leader else Consistency.FOLLOWER
         try:
-            response = await context.ask(read_request(operation, Consistency.FOLLOWER, own))
+            response = await context.ask(read_request(operation, here, own))
         except Unavailable:
             response = await context.ask(read_request(operation, Consistency.LINEARIZABLE))
     return read_answer(response, result_of, has_effect=False)

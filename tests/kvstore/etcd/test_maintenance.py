@@ -85,6 +85,7 @@ async def test_a_full_store_raises_the_alarm_and_refuses_puts(tmp_path: Path) ->
 
 async def test_the_member_tells_its_health(tmp_path: Path) -> None:
     async with serving(tmp_path / "data") as etcd:
+        await etcd.put(b"a")  # Until a leader is elected, the member does not serve.
         request = make("grpc.health.v1.HealthCheckRequest")
         assert (await etcd.grpc.call(f"{HEALTH}/Check", request)).status == 1
         stream = await etcd.grpc.open(f"{HEALTH}/Watch")
