@@ -16,7 +16,7 @@ from harness.workload.named_numbers import parse_named_numbers
 from kvstore import Consistency, Get, Range
 
 _WORDS = ("lease", "follower", "bounded", "local")
-_USUAL_SHARE = 0.15  # The share of a mode for which `--read-ways` gives no number.
+_USUAL_SHARE = 0.15  # The share of a mode that `--read-ways` names without a number.
 # The maximum ages of `bounded` reads: the first is shorter than a heartbeat interval, the second is shorter than an
 # election, and the third is longer than both.
 _AGES_MS = (20, 150, 1_000)

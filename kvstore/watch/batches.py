@@ -169,5 +169,5 @@ class BatchMaker:
 
 
 def _cost(size_bytes: int, event_count: int) -> int:
-    """Return the bytes that a message takes from the window of its watch."""
+    """Return the cost of a message: the number of bytes by which it reduces the window of its watch."""
     return size_bytes + EVENT_OVERHEAD_BYTES * event_count

@@ -1,4 +1,5 @@
-"""Inserts each unknown write whose value was observed, immediately before its first observer."""
+"""Inserts unknown writes into a proposed order. Each unknown write whose value an operation has found is placed
+immediately before the first operation that found it."""
 
 from __future__ import annotations
 

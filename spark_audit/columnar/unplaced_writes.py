@@ -1,5 +1,5 @@
-"""Unknown writes in a proposed order: chooses among equivalent unknown writes, and finds the revisions of the chosen
-writes.
+"""Unknown writes in a proposed order. If no response can tell some unknown writes apart, this module decides which of
+them stand in the order, and finds their revisions.
 
 `key/unplaced_writes.py` explains the rules, and does the same for a single key.
 """
@@ -89,8 +89,8 @@ def with_earliest_calls(proposal: Proposal, claimed: Int64s) -> Proposal:
 
     The candidates are all unknown puts of the key whose values no operation in the order finds. The candidates that
     were called first are used, in the order of their calls. Deletions of unknown outcome are treated in the same way.
-    Revisions stay at their places. `claimed`: rows whose revision is known from a reported record; these rows also keep
-    their places.
+    Revisions stay at their places. `claimed`: rows whose revision is known from a reported record; these rows are not
+    exchanged.
     """
     given, key = proposal.given, proposal.block.key
     unknown = proposal.block.unknown.copy()

@@ -173,7 +173,7 @@ def _is_impossible(operations: Sequence[Operation]) -> bool:
 
 
 def _smallest(excerpt: Excerpt, at: Operation) -> list[Operation]:
-    """Reduce a history that the search refuted to few operations.
+    """Reduce a refuted history to a few operations that the search still refutes.
 
     The first step keeps only some operations that precede the return of `at`, the operation at which the search failed.
     The second step drops as many of these operations as possible (`shrink`).

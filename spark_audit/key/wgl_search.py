@@ -40,7 +40,9 @@ from spark_audit.key.observable_state import UNREAD, Observability, PendingReads
 from spark_audit.key.revision_uniqueness import NamedRevisions
 from spark_audit.model.key import ABSENT, State, advance
 
-Spent: TypeAlias = tuple[tuple[int, int], ...]  # (sort, number of its operations that took effect, ≥ 1), ascending.
+# For each sort of unknown operations of which at least one took effect: the sort, and how many took effect. In order of
+# the sorts.
+Spent: TypeAlias = tuple[tuple[int, int], ...]
 # (state, bits of the open operations of known outcome that took effect, unknown operations used).
 Configuration: TypeAlias = tuple[State, int, Spent]
 

@@ -113,7 +113,7 @@ class Summary:
             self.held.append(held)
 
     def forget(self, lost: Collection[int]) -> None:
-        """Remove the appends, lease calls and batches of lost writes. `lost`: the op_ids of these writes."""
+        """Remove the appends, the lease calls and the unknown transactions that are lost. `lost`: their op_ids."""
         self.appends = [one for one in self.appends if one.name.op_id not in lost]
         self.leases = [one for one in self.leases if one.name.op_id not in lost]
         self.unknown = {op_id: one for op_id, one in self.unknown.items() if op_id not in lost}

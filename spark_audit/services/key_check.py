@@ -398,7 +398,7 @@ class _Key:
         if early is not None:
             self.result.findings.append(early)
 
-    # -- gaps, and records before
+    # -- gaps, and the previous records that events report
 
     def _judge_segment(self, segment: WatchSegment) -> None:
         low, high = bisect_left(self.revisions, segment.first), bisect_right(self.revisions, segment.last)

@@ -227,8 +227,8 @@ def transfer(member: str | None, endpoints: str, deadline_seconds: float, as_jso
 )
 @client_options
 def upgrade(level: int | None, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
-    """Raise the feature level once every member runs the new build, and print the level in force. It can never be
-    lowered again.
+    """Raise the feature level, and print the level in force. Do this after every member was started with the new build.
+    The level can never be lowered again.
 
     Before it is raised, every member can go back to its old build. Exit code 3 if some member does not know the level,
     or does not answer. In this case nothing has changed.

@@ -61,7 +61,7 @@ class WatchKeeper(Generic[CarrierT]):
         self._waiting: dict[WatchStream, None] = {}
         self._cut_off: dict[CarrierT, None] = {}  # Connections that have watches, but whose member knows no leader.
         self._pinged: dict[CarrierT, int] = {}  # The time at which the member was last asked who leads.
-        self.can_authenticate = False  # True if the client can authenticate when a member does not know its user.
+        self.can_authenticate = False  # True if the client has credentials. A watch that needs them is then retried.
         self.news: list[WatchStream] = []
 
     # Of the application.

@@ -39,7 +39,8 @@ SHARES_MAX = 256
 keys."""
 
 START_BYTES_MAX = 64
-"""The greatest length of the start of a share, without the prefix. All starts of a group are in one value."""
+"""The greatest length of the first key of a share, without the prefix that the group consumes. All first keys of a
+group are in one value."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ def test_users_and_roles_need_feature_level_3() -> None:
 
 
 def test_a_judged_command_below_level_3_is_no_command() -> None:
-    """An older build gives the same answer to such a command."""
+    """A build that knows no judged commands answers INVALID_REQUEST, too."""
     fed = Fed(level=2)
     assert fed.as_user("ada", Put(b"k", b"v"), revision=1)[0] == ResultCode.INVALID_REQUEST
 

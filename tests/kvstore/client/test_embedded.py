@@ -30,7 +30,7 @@ async def enter(folder: Path, **options: object) -> None:
 
 
 async def test_a_store_of_one_needs_no_port_and_keeps_everything(tmp_path: Path) -> None:
-    """The program is the example of the README, which embeds a store in ten lines."""
+    """A program embeds such a store in a few lines: see `Embed it` in the README."""
     async with open_node(tmp_path / "data", bootstrap=True) as store:
         await store.put("greeting", "hello")
         assert (store.client_address, store.peer_address) == ("", "")

@@ -34,7 +34,7 @@ class Upgraded(Stage):
             said.update(dict.fromkeys(said, LevelRange(1, level)))
 
     def raised_to(self, member: SimMember, level: int) -> None:
-        """Let the machine of the member apply the entry that raises this level."""
+        """Let the state machine of the member apply an entry that raises the feature level to `level`."""
         assert member.machine is not None
         member.machine._levels = LevelRange(1, LEVEL_MAX)
         payload = encode_batch(0, [encode_command(RaiseFeatureLevel(level))])
