@@ -1,7 +1,7 @@
 """The trio shell of the port: it moves bytes between connections and their calls, and keeps time.
 
 Each connection has two tasks, a reader and a writer, and a call has no task of its own. HTTP/2 and protobuf in Python
-take some 150 µs per call, so readers take turns, and let all other tasks of the member run after each slice of work.
+take some 50 µs per call, so readers take turns, and let all other tasks of the member run after each slice of work.
 Heartbeats therefore never wait for a full socket.
 """
 
