@@ -114,7 +114,6 @@ _OF_REASON = {
     Reason.KEY_WRITTEN_TWICE: "duplicate key given in txn request",
     Reason.KEY_NOT_FOUND: "key not found",
     Reason.TOO_MANY_OPERATIONS: "too many operations in txn request",
-    Reason.TOO_MANY_KEYS: "too many operations in txn request",
     Reason.NESTED_TOO_DEEP: "too many operations in txn request",
     Reason.KEY_TOO_LONG: "request is too large",
     Reason.VALUE_TOO_LONG: "request is too large",

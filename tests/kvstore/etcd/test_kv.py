@@ -272,6 +272,16 @@ async def test_a_transaction_has_at_most_128_operations_in_a_branch(tmp_path: Pa
         assert failed.value.text == "etcdserver: too many operations in txn request"
 
 
+async def test_a_deletion_of_too_many_keys_names_the_limit_that_an_operator_can_raise(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data") as etcd:
+        await etcd.store.set_limits(delete_keys_max=2)
+        for key in (b"a", b"b", b"c"):
+            await etcd.put(key)
+        with pytest.raises(CallFailed, match=r"delete_keys_max.*3; the bound is 2"):
+            await etcd.delete(b"a", b"d")
+        assert (await etcd.range(b"\0", b"\0")).count == 3
+
+
 async def test_a_transaction_of_reads_makes_no_revision(tmp_path: Path) -> None:
     async with serving(tmp_path / "data") as etcd:
         await etcd.put(b"a", b"1")
