@@ -20,14 +20,13 @@ from benchmarks.__main__ import RESULTS, data_folder
 from benchmarks.load.plan import SHAPES, Contender, usual_puts
 from benchmarks.load.spec import LoadSpec
 from benchmarks.measure.machine import describe
-from benchmarks.measure.statistics import median
+from benchmarks.single.windows import measure_window, table_of_pairs
 from benchmarks.systems.run import Running, etcd_version, missing, running
 
 WARMUP_SECONDS = 0.5
 FILE = "etcd_clients.json"
 WORKS = ("put", "get")
 _ETCD = Contender("etcd", "etcd", "lean")
-_HEAD = "| work | in flight | | operations/s (least–greatest) | here / etcd | p50 ms | p99 ms | servers' CPU µs |"
 
 
 @click.command()
@@ -74,9 +73,9 @@ def main(
             for work in works or WORKS:
                 for count in in_flight or tuple(many for many, _ in SHAPES):
                     for name in list(clusters)[:: 1 if repetition % 2 == 0 else -1]:
-                        row = _window(clusters[name], _spec(work, seconds), repetition, count)
+                        row = measure_window(clusters[name], _spec(work, seconds), repetition, count)
                         rows.append({"work": work, "system": name, **row})
-    click.echo(table(rows))
+    click.echo(table_of_pairs(rows, "work", "operations/s", ("highwatermark", "etcd")))
     content = {"date": began.isoformat(), "seconds": seconds, "etcd": etcd_version(), "machine": machine, "rows": rows}
     (out or RESULTS / FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     if any(row["errors"] or row["carried_out"] not in (0, 1) for row in rows):
@@ -85,43 +84,6 @@ def main(
 
 def _spec(work: str, seconds: float) -> LoadSpec:
     return replace(usual_puts(WARMUP_SECONDS, seconds), kind="etcd", work=work)
-
-
-def _window(cluster: Running, spec: LoadSpec, repetition: int, in_flight: int) -> dict[str, Any]:
-    connections = max([few for many, few in SHAPES if many <= in_flight], default=1)
-    result = cluster.run(replace(spec, in_flight=in_flight, connections=connections, seed=repetition))
-    return {
-        "repetition": repetition,
-        "in_flight": in_flight,
-        "connections": connections,
-        "per_second": round(result.operations / result.seconds, 1),
-        "p50_ms": result.latencies_ms.get("p50_ms"),
-        "p99_ms": result.latencies_ms.get("p99_ms"),
-        "cpu_us": round(sum(result.cpu_seconds.values()) / max(1, result.operations) * 1e6, 2),
-        "leader_cpu_us": round(result.cpu_seconds["leader"] / max(1, result.operations) * 1e6, 2),
-        "carried_out": (result.revision_after - result.revision_before) / max(1, result.puts),
-        "errors": result.errors,
-    }
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """The medians of all windows as a Markdown table. The ratio is the median of the ratios of neighbouring windows."""
-    lines = [_HEAD, "|" + "---|" * _HEAD.count(" |")]
-    cells: dict[tuple[str, int], dict[str, list[dict[str, Any]]]] = {}
-    for row in rows:
-        cells.setdefault((row["work"], row["in_flight"]), {}).setdefault(row["system"], []).append(row)
-    for (work, in_flight), found in cells.items():
-        pairs = zip(found["highwatermark"], found["etcd"], strict=True)
-        ratio = median([own["per_second"] / etcd["per_second"] for own, etcd in pairs])
-        for system, windows in found.items():
-            rates = [row["per_second"] for row in windows]
-            p50, p99, cpu = (median([row[name] for row in windows]) for name in ("p50_ms", "p99_ms", "cpu_us"))
-            spread = f"{median(rates):,.0f} ({min(rates):,.0f}–{max(rates):,.0f})"
-            beside = "" if system == "etcd" else f"{ratio:.2f}"
-            lines.append(
-                f"| {work} | {in_flight} | {system} | {spread} | {beside} | {p50:.2f} | {p99:.2f} | {cpu:.1f} |"
-            )
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

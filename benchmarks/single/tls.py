@@ -19,15 +19,14 @@ import click
 import trustme
 
 from benchmarks.__main__ import RESULTS, data_folder
-from benchmarks.load.plan import SHAPES, Contender, usual_puts
+from benchmarks.load.plan import Contender, usual_puts
 from benchmarks.load.spec import LoadSpec
 from benchmarks.measure.machine import describe
-from benchmarks.measure.statistics import median
+from benchmarks.single.windows import measure_window, table_of_pairs
 from benchmarks.systems.run import Running, running
 
 WARMUP_SECONDS = 0.5
 FILE = "tls.json"
-_HEAD = "| generator | in flight | | puts/s (least–greatest) | TLS / plain | p50 ms | p99 ms | servers' CPU µs |"
 
 
 @click.command()
@@ -65,7 +64,7 @@ def main(
             place = Path(home) / generator
             place.mkdir()
             rows += _windows(generator, members, place, in_flight or (1, 64, 256, 1024), repetitions, seconds)
-    click.echo(table(rows))
+    click.echo(table_of_pairs(rows, "generator", "puts/s", ("TLS", "plain")))
     content = {"date": began.isoformat(), "seconds": seconds, "members": members, "machine": machine, "rows": rows}
     (out or RESULTS / FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     if any(row["errors"] or row["carried_out"] != 1 for row in rows):
@@ -103,46 +102,9 @@ def _windows(
         for repetition in range(repetitions):
             for count in in_flight:
                 for name in ("plain", "TLS") if repetition % 2 == 0 else ("TLS", "plain"):
-                    row = _window(*clusters[name], repetition, count)
+                    row = measure_window(*clusters[name], repetition, count)
                     rows.append({"generator": generator, "system": name, **row})
     return rows
-
-
-def _window(cluster: Running, spec: LoadSpec, repetition: int, in_flight: int) -> dict[str, Any]:
-    connections = max([few for many, few in SHAPES if many <= in_flight], default=1)
-    result = cluster.run(replace(spec, in_flight=in_flight, connections=connections, seed=repetition))
-    return {
-        "repetition": repetition,
-        "in_flight": in_flight,
-        "connections": connections,
-        "per_second": round(result.operations / result.seconds, 1),
-        "p50_ms": result.latencies_ms.get("p50_ms"),
-        "p99_ms": result.latencies_ms.get("p99_ms"),
-        "cpu_us": round(sum(result.cpu_seconds.values()) / max(1, result.operations) * 1e6, 2),
-        "generator_cpu_us": round(result.generator_cpu_seconds / max(1, result.operations) * 1e6, 2),
-        "carried_out": (result.revision_after - result.revision_before) / max(1, result.puts),
-        "errors": result.errors,
-    }
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """The medians of all windows as a Markdown table. The ratio is the median of the ratios of neighbouring windows."""
-    lines = [_HEAD, "|" + "---|" * _HEAD.count(" |")]
-    cells: dict[tuple[str, int], dict[str, list[dict[str, Any]]]] = {}
-    for row in rows:
-        cells.setdefault((row["generator"], row["in_flight"]), {}).setdefault(row["system"], []).append(row)
-    for (generator, in_flight), found in cells.items():
-        pairs = zip(found["TLS"], found["plain"], strict=True)
-        ratio = median([tls["per_second"] / plain["per_second"] for tls, plain in pairs])
-        for system, windows in found.items():
-            rates = [row["per_second"] for row in windows]
-            p50, p99, cpu = (median([row[name] for row in windows]) for name in ("p50_ms", "p99_ms", "cpu_us"))
-            spread = f"{median(rates):,.0f} ({min(rates):,.0f}–{max(rates):,.0f})"
-            beside = f"{ratio:.2f}" if system == "TLS" else ""
-            lines.append(
-                f"| {generator} | {in_flight} | {system} | {spread} | {beside} | {p50:.2f} | {p99:.2f} | {cpu:.1f} |"
-            )
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":
