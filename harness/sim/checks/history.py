@@ -136,27 +136,40 @@ class HistoryChecker:
         The answer must not have a lower revision than any answer given before the call. A local read is exempt, and a
         bounded read may be as old as its answer states.
         """
-        op_id, consistency = int(str(row["op_id"])), Consistency(response.consistency or Consistency.LINEARIZABLE)
+        consistency = Consistency(response.consistency or Consistency.LINEARIZABLE)
         if consistency is Consistency.BOUNDED:
             self._check_age(row, response)
-        elif response.revision < self._revision_min[op_id] and consistency is not Consistency.LOCAL:
-            broken(
-                "an answer is not older than any answer given before its request",
-                f"{row} is answered at revision {response.revision}, {self._revision_min[op_id]} had been told",
-            )
-        if response.revision > self._told_revision:
-            self._told_revision = response.revision
-            self._told.append((now_ns, response.revision))
+        else:
+            self._check_revision(row, response.revision, consistency)
         result = read_result((response.code, response.revision, *response.fields))
+        self._end(row, result, consistency, response.node_id, now_ns)
+        return result
+
+    def told(self, row: Row, result: Result, consistency: Consistency, node_id: str, now_ns: int) -> None:
+        """Record a result that a member has told in another protocol, with the same check of its revision."""
+        self._check_revision(row, result.revision, consistency)
+        self._end(row, result, consistency, node_id, now_ns)
+
+    def _end(self, row: Row, result: Result, consistency: Consistency, node_id: str, now_ns: int) -> None:
+        if result.revision > self._told_revision:
+            self._told_revision = result.revision
+            self._told.append((now_ns, result.revision))
         row |= {
             "status": "ok",
             "return_ns": now_ns,
             "output": answered(result),
-            "revision": response.revision,
+            "revision": result.revision,
             "consistency": consistency.word,
-            "node": response.node_id,
+            "node": node_id,
         }
-        return result
+
+    def _check_revision(self, row: Row, revision: int, consistency: Consistency) -> None:
+        least = self._revision_min[int(str(row["op_id"]))]
+        if revision < least and consistency is not Consistency.LOCAL:
+            broken(
+                "an answer is not older than any answer given before its request",
+                f"{row} is answered at revision {revision}, {least} had been told",
+            )
 
     def _check_age(self, row: Row, response: Response) -> None:
         """Check that a bounded read is no older than the age in its answer.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from harness.sim.engine.clock import Clock
 from harness.sim.engine.errors import require
@@ -35,11 +36,13 @@ class SimClient:
         limits: ClientLimits,
         ttl_ns: int,
         credentials: Credentials | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.name = name
         self.credentials = credentials  # A change takes effect when the next process begins.
         self._world, self._connections = world, connections
-        self._clock = Clock(world.queue, world.plan.seed, name, world.plan.clocks.client_spread)
+        # A client inside a member has the clock of its machine.
+        self._clock = clock or Clock(world.queue, world.plan.seed, name, world.plan.clocks.client_spread)
         self._endpoints, self._limits = endpoints, limits
         self._core = self._new_core(ttl_ns)
         self._waiting: dict[int, Ended] = {}
@@ -163,8 +166,16 @@ class SimClient:
         for connection_id in effects.close:
             self._connections.hang_up(self, self._first_id + connection_id)
         for ended in effects.ended:
-            self._waiting.pop(ended.ticket)(ended)
+            self._report(ended)
+        for watch in effects.watched:
+            self._has_news(watch)
         self._arm()
+
+    def _report(self, ended: CallEnded) -> None:
+        self._waiting.pop(ended.ticket)(ended)
+
+    def _has_news(self, watch: Any) -> None:
+        """Tell the reader of a watch that there is something to take. This client has no watches."""
 
     def _arm(self) -> None:
         due = self._core.next_deadline()

@@ -9,8 +9,9 @@ bytes arrive when the cut is mended, unless one end has given up the connection.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ from harness.sim.engine.rng import stream
 from harness.sim.plan.plan import ConnectionsPlan
 from harness.sim.world.context import MachineView, World
 from harness.sim.world.network import BlockedLinks, Link
-from kvstore import Service
+from harness.sim.world.process import ProcessScheduler
 
 GIVEN_UP_RATE = 0.3
 """The probability that a connection was given up while its data waited behind a cut. The draw happens at the end of the
@@ -42,6 +43,58 @@ class ClientEnd(Protocol):
         """Handle the end of a connection."""
 
 
+class ByteService(Protocol):
+    """What serves the connections of a process: the service of the store, or a port for other clients."""
+
+    def connected(self, connection_id: int) -> None:
+        """Note a new connection."""
+
+    def disconnected(self, connection_id: int) -> None:
+        """Note the end of a connection."""
+
+    def receive(self, connection_id: int, data: bytes) -> object:
+        """Receive bytes."""
+
+    def wants_input(self, connection_id: int) -> bool:
+        """False while no bytes of this connection should be read."""
+
+    def sent(self, connection_id: int, byte_count: int) -> object:
+        """Note that bytes have reached the client."""
+
+    def take_output(self) -> Iterable[tuple[int, bytes]]:
+        """Take the bytes to send, each with its connection."""
+
+    def take_closed(self) -> Iterable[int]:
+        """Take the connections that the process closes."""
+
+
+class Host(Protocol):
+    """A machine as its clients see it: what serves the connections of its present process."""
+
+    @property
+    def node_id(self) -> str:
+        """The name of the machine."""
+
+    @property
+    def is_up(self) -> bool:
+        """True while the machine accepts connections."""
+
+    @property
+    def life(self) -> int:
+        """The number of the present process."""
+
+    @property
+    def scheduler(self) -> ProcessScheduler:
+        """The scheduler of the process."""
+
+    @property
+    def service(self) -> ByteService | None:
+        """What serves the connections now; None if nothing does."""
+
+    def serve(self, life: int, what: str, action: Callable[[Any], object], content: bytes = b"") -> None:
+        """Let the service of process `life` handle an event of a connection."""
+
+
 class BytesWatcher(Protocol):
     """Checks the bytes of all connections at the members. The id of a connection is the id that its member uses."""
 
@@ -61,8 +114,9 @@ class ClientConnection:
 
     client: ClientEnd
     connection_id: int
-    member: MachineView
+    member: Host
     server_id: int
+    is_at_port: bool = False
     life: int = 0
     accepted: bool = False
     broken: bool = False
@@ -97,14 +151,16 @@ class ClientConnections:
         self._last_server_id = 0
         self.is_calm = False
         self.watcher: BytesWatcher | None = None  # Gets the bytes that members receive and send.
+        self.ports: dict[str, Host] = {}  # What a machine serves at another address than the service, by address.
 
     # -- the client's side
 
     def dial(self, client: ClientEnd, connection_id: int, address: str) -> None:
-        """Connect to the member with this client address. The client learns the outcome through `ClientEnd`."""
-        member = self._world.members[address.partition(":")[0]]
+        """Connect to the member with this address. The client learns the outcome through `ClientEnd`."""
+        port = self.ports.get(address)
+        member: Host = port or self._world.members[address.partition(":")[0]]
         self._last_server_id += 1
-        connection = ClientConnection(client, connection_id, member, self._last_server_id)
+        connection = ClientConnection(client, connection_id, member, self._last_server_id, port is not None)
         self._connections[client.name, connection_id] = connection
         if client.name not in self._random:
             self._random[client.name] = stream(self._world.plan.seed, f"lines/{client.name}")
@@ -131,11 +187,18 @@ class ClientConnections:
 
     # -- the member's side
 
-    def flushed(self, member: MachineView, service: Service) -> None:
+    def flushed(self, member: MachineView, service: ByteService) -> None:
         """After a flush, send the output of the service, and read as much input as the service accepts."""
+        self._move(member, service, None if self.watcher is None else partial(self.watcher.sent, member))
+
+    def port_flushed(self, port: Host, service: ByteService) -> None:
+        """Do the same for a port."""
+        self._move(port, service, None)
+
+    def _move(self, member: Host, service: ByteService, note: Callable[[int, bytes], None] | None) -> None:
         for server_id, data in service.take_output():
-            if self.watcher is not None:
-                self.watcher.sent(member, server_id, data)
+            if note is not None:
+                note(server_id, data)
             connection = self._at_member.get(server_id)
             if connection is not None and not self._breaks(connection):
                 for piece in self._pieces(connection, data):
@@ -150,7 +213,7 @@ class ClientConnections:
             if service.wants_input(connection.server_id):
                 self._world.queue.after(0, self._read, connection)
 
-    def member_down(self, member: MachineView) -> None:
+    def member_down(self, member: Host) -> None:
         """End the connections of a member's process that is gone. Most of its clients notice this."""
         for connection in [connection for connection in self._connections.values() if connection.member is member]:
             self._forget(connection)
@@ -200,7 +263,7 @@ class ClientConnections:
         data = connection.inbox.popleft()
         if not connection.inbox:
             self._full.pop(connection.server_id, None)
-        if self.watcher is not None:
+        if self.watcher is not None and not connection.is_at_port:
             self.watcher.received(connection.server_id, data)
         member.serve(
             connection.life,
@@ -250,8 +313,9 @@ class ClientConnections:
     def hang(self, member: MachineView, side: int) -> None:
         """Let the present connections of the member hang. If `side` is 0, nothing more arrives at the member. If `side`
         is 1, nothing more arrives at its clients."""
+        hosts = [member, *(port for port in self.ports.values() if port.node_id == member.node_id)]
         for connection in self._at_member.values():
-            if connection.member is member:
+            if connection.member in hosts:
                 connection.hangs[side] = True
 
     def heal(self) -> None:
