@@ -68,12 +68,12 @@ class VolumeFailed(HarnessError):
 class ExtraMissing(HarnessError):
     """An optional dependency is not installed."""
 
-    def __init__(self, package: str, wanted_for: str) -> None:
-        self.package, self.wanted_for = package, wanted_for
-        super().__init__(package, wanted_for)
+    def __init__(self, package: str, wanted_for: str, extra: str = "audit") -> None:
+        self.package, self.wanted_for, self.extra = package, wanted_for, extra
+        super().__init__(package, wanted_for, extra)
 
     def __str__(self) -> str:
         return (
             f"{self.wanted_for} needs the package {self.package}, which is not installed.\n"
-            f"hint: pip install 'highwatermark[audit]'"
+            f"hint: pip install 'highwatermark[{self.extra}]'"
         )

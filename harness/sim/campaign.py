@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any
 
-from harness.sim.checks.coverage import CAMPAIGN_SEEDS_MIN, WANTED, never
-from harness.sim.simulation import SeedResult, run_seed
+from harness.sim.checks.coverage import CAMPAIGN_SEEDS_MIN, WANTED, WANTED_OF_ETCD, never
+from harness.sim.simulation import SeedResult, run_etcd_seed, run_seed
 
 VIOLATIONS_MAX = 20
 """After this many failing seeds a campaign starts no more seeds, because further failures would teach nothing new."""
@@ -35,6 +35,7 @@ class Totals:
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[SeedResult] = field(default_factory=list)
     is_interrupted: bool = False
+    wanted: Mapping[str, int] = field(default_factory=lambda: WANTED)  # The wanted coverage points.
 
     def add(self, result: SeedResult) -> None:
         """Add the result of one seed."""
@@ -59,11 +60,15 @@ class Totals:
 
     def not_reached(self) -> list[str]:
         """The wanted coverage points that no seed has hit; empty before CAMPAIGN_SEEDS_MIN seeds have run."""
-        return never(self.covered) if self.seeds >= CAMPAIGN_SEEDS_MIN else []
+        return self.never_reached() if self.seeds >= CAMPAIGN_SEEDS_MIN else []
+
+    def never_reached(self) -> list[str]:
+        """The wanted coverage points that no seed has hit so far."""
+        return never(self.covered, self.wanted)
 
     def reached_words(self) -> str:
         """How many of the wanted coverage points were hit, as text."""
-        return f"{len(WANTED) - len(never(self.covered))} of {len(WANTED)} wanted marks"
+        return f"{len(self.wanted) - len(self.never_reached())} of {len(self.wanted)} wanted marks"
 
     def to_json(self, commands: Mapping[int, str] | None = None) -> dict[str, Any]:
         """Return the totals as a JSON object. `commands`: for each failed seed, the options of the command that replays
@@ -79,7 +84,7 @@ class Totals:
             "simulated_per_core_second": round(self.speed, 2),
             "counts": dict(sorted(self.counts.items())),
             "marks": dict(sorted(self.covered.items())),
-            "never_hit": never(self.covered),
+            "never_hit": self.never_reached(),
             "failures": [
                 {"seed": f.seed, "rule": f.violation.rule, "detail": f.violation.detail}
                 | ({"replay": f"hwm-harness simulate {commands[f.seed]} --trace"} if commands else {})
@@ -90,21 +95,29 @@ class Totals:
 
 
 def run_campaign(
-    first_seed: int, seeds: int | None, *, seconds: float | None = None, jobs: int | None = None
+    first_seed: int,
+    seeds: int | None,
+    *,
+    seconds: float | None = None,
+    jobs: int | None = None,
+    with_etcd: bool = False,
 ) -> Generator[Totals, None, None]:
     """Run the seeds from `first_seed` upwards, and yield the totals each time some seeds have ended.
 
     The campaign ends after `seeds` seeds or `seconds` seconds, if these limits are given. The seeds run in `jobs`
     processes, by default one per core. Seeds are independent, so their order does not matter. To end the campaign
     early, close the generator, which waits for the running seeds, starts no further seeds, and ends its processes.
+
+    `with_etcd`: True if every seed gets clients of etcd. Raises ExtraMissing if their libraries are not installed.
     """
     began = time.monotonic()
-    totals = Totals()
+    totals = Totals(wanted=WANTED_OF_ETCD) if with_etcd else Totals()
+    run = run_etcd_seed if with_etcd else run_seed
     numbers = count(first_seed) if seeds is None else iter(range(first_seed, first_seed + seeds))
     jobs = jobs or os.cpu_count() or 1
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        running: set[Future[SeedResult]] = {pool.submit(run_seed, seed) for seed in islice(numbers, 2 * jobs)}
+        running: set[Future[SeedResult]] = {pool.submit(run, seed) for seed in islice(numbers, 2 * jobs)}
         try:
             while running:
                 done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -113,6 +126,6 @@ def run_campaign(
                 totals.wall_seconds = time.monotonic() - began
                 yield totals
                 if len(totals.failures) < VIOLATIONS_MAX and (seconds is None or totals.wall_seconds < seconds):
-                    running |= {pool.submit(run_seed, seed) for seed in islice(numbers, len(done))}
+                    running |= {pool.submit(run, seed) for seed in islice(numbers, len(done))}
         finally:
             pool.shutdown(cancel_futures=True)

@@ -13,11 +13,12 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from harness.errors import BadInput
+from harness.errors import BadInput, ExtraMissing
 from harness.reports.page import check_page_path, write_page
 from harness.sim.campaign import Totals, run_campaign
 from harness.sim.diagram.draw import EVENTS_SHOWN, draw_lamport
 from harness.sim.plan.draw import draw_plan
+from harness.sim.plan.draw_etcd import draw_etcd_plan
 from harness.sim.plan.plan import Plan
 from harness.sim.plan.plan_file import read_plan, write_plan
 from harness.sim.recorded_run import RecordedSimulation
@@ -42,6 +43,7 @@ SHRUNK_MAX = 3
 @click.option(
     "--minutes", type=click.FloatRange(0, min_open=True), default=None, help="Run seeds for this many minutes."
 )
+@click.option("--etcd", "with_etcd", is_flag=True, help="Give every seed clients that speak etcd's API.")
 @click.option("--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: one per core]")
 @click.option("--trace", is_flag=True, help="With --seed or --plan: write one line per event.")
 @click.option("--lamport", type=click.Path(path_type=Path), default=None, help="With --seed or --plan: draw the run.")
@@ -63,6 +65,7 @@ def simulate(
     seed: int | None,
     plan_path: Path | None,
     minutes: float | None,
+    with_etcd: bool,
     jobs: int | None,
     trace: bool,
     lamport: Path | None,
@@ -76,29 +79,33 @@ def simulate(
     The same seed gives the same run, event for event, on every machine. Exit code 1: a rule was violated; 2: bad input;
     4: a coverage point was never hit, although the number of seeds was large enough for it; 130: the command was
     stopped.
+
+    The seeds with --etcd are other runs than those without it. They need the extra `etcd` (2 without it).
     """
+    draw, option = (draw_etcd_plan, " --etcd") if with_etcd else (draw_plan, "")
     try:
         if seed is not None and plan_path is not None:
             raise click.UsageError("--seed and --plan are two ways to say what to run: take one.")
         if seed is not None or plan_path is not None:
-            plan = read_plan(plan_path) if plan_path is not None else draw_plan(seed or 0)
-            names = f"--seed {seed}" if plan_path is None else f"--plan {plan_path}"
+            plan = read_plan(plan_path) if plan_path is not None else draw(seed or 0)
+            names = f"--seed {seed}{option}" if plan_path is None else f"--plan {plan_path}"
             plans = {plan.seed: (names, plan)}
             totals = replay(plan, trace=trace, lamport=lamport, last=last)
         elif trace or lamport:
             raise click.UsageError(f"{'--trace' if trace else '--lamport'} needs --seed or --plan: it shows one run.")
         else:
             plans = {}
-            totals = campaign(first_seed, 100 if seeds is None and minutes is None else seeds, minutes, jobs)
+            totals = campaign(first_seed, 100 if seeds is None and minutes is None else seeds, minutes, jobs, with_etcd)
         commands = {
-            failed.seed: plans.get(failed.seed, (f"--seed {failed.seed}", None))[0] for failed in totals.failures
+            failed.seed: plans.get(failed.seed, (f"--seed {failed.seed}{option}", None))[0]
+            for failed in totals.failures
         }
         if shrink:
             for failed in sorted(totals.failures, key=lambda failed: failed.seed)[:SHRUNK_MAX]:
                 _, known = plans.get(failed.seed, ("", None))
-                path = shrink_into(out, known or draw_plan(failed.seed))
+                path = shrink_into(out, known or draw(failed.seed))
                 commands[failed.seed] = f"--plan {path}"
-    except BadInput as error:
+    except (BadInput, ExtraMissing) as error:
         click.echo(f"hwm-harness: {error}", err=True)
         sys.exit(EXIT_BAD_INPUT)
     is_campaign = not plans
@@ -149,7 +156,9 @@ def shrink_into(folder: Path, plan: Plan) -> Path:
     return path
 
 
-def campaign(first_seed: int, seeds: int | None, minutes: float | None, jobs: int | None) -> Totals:
+def campaign(
+    first_seed: int, seeds: int | None, minutes: float | None, jobs: int | None, with_etcd: bool = False
+) -> Totals:
     """Run many seeds. Prints a live table on stderr, or a line from time to time if stderr is not a terminal.
 
     A failing seed is reported at once. After Ctrl-C or SIGTERM the totals cover the seeds that have ended.
@@ -160,7 +169,7 @@ def campaign(first_seed: int, seeds: int | None, minutes: float | None, jobs: in
     line_due = LINE_EVERY_SECONDS
     with (
         Live(console=console, refresh_per_second=4, transient=True) as live,
-        closing(run_campaign(first_seed, seeds, seconds=seconds, jobs=jobs)) as steps,
+        closing(run_campaign(first_seed, seeds, seconds=seconds, jobs=jobs, with_etcd=with_etcd)) as steps,
         stopped_by_signals(),
     ):
         try:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.sim.campaign import Totals
-from harness.sim.checks.coverage import CAMPAIGN_SEEDS_MIN, WANTED, is_too_rare, never
+from harness.sim.checks.coverage import CAMPAIGN_SEEDS_MIN, is_too_rare
 
 RAREST_SHOWN = 4
 
@@ -22,7 +22,9 @@ def progress(totals: Totals, seeds: int | None) -> Table:
     table.add_row(
         "events per core second", f"{totals.events_per_second:,.0f}", "simulated : real", f"{totals.speed:.1f}"
     )
-    rarest = sorted((point for point in WANTED if totals.covered[point]), key=lambda point: totals.covered[point])
+    rarest = sorted(
+        (point for point in totals.wanted if totals.covered[point]), key=lambda point: totals.covered[point]
+    )
     rare = ", ".join(f"{point} {totals.covered[point]}" for point in rarest[:RAREST_SHOWN])
     table.add_row("marks", totals.reached_words(), "rarest", rare)
     return table
@@ -42,9 +44,9 @@ def report(totals: Totals, commands: Mapping[int, str], *, is_campaign: bool) ->
         figures.add_row(name, f"{number:,}")
     console.print(figures)
     console.print(mark_table(totals, with_wanted=is_campaign))
-    if is_campaign and never(totals.covered):
+    if is_campaign and totals.never_reached():
         weight = "NOT REACHED" if totals.not_reached() else f"not reached (it counts from {CAMPAIGN_SEEDS_MIN:,} seeds)"
-        click.echo(f"{weight}: {'; '.join(never(totals.covered))}")
+        click.echo(f"{weight}: {'; '.join(totals.never_reached())}")
     for failure in sorted(totals.failures, key=lambda failure: failure.seed):
         how = commands[failure.seed]
         console.print(f"seed {failure.seed}: {failure.violation}", markup=False, highlight=False, soft_wrap=True)
@@ -55,11 +57,11 @@ def report(totals: Totals, commands: Mapping[int, str], *, is_campaign: bool) ->
 def mark_table(totals: Totals, *, with_wanted: bool) -> Table:
     """Return a table of the coverage points: how many seeds have hit each point, and how many should hit it."""
     table = Table("mark", "seeds", "wanted in", title="what happened at least once")
-    names = {*totals.covered, *(WANTED if with_wanted else ())}
+    names = {*totals.covered, *(totals.wanted if with_wanted else ())}
     for name in sorted(names, key=lambda name: (-totals.covered[name], name)):
         hits = totals.covered[name]
-        wanted = f"1 of {WANTED[name]}" if name in WANTED else ""
-        if with_wanted and is_too_rare(name, hits, totals.seeds):
+        wanted = f"1 of {totals.wanted[name]}" if name in totals.wanted else ""
+        if with_wanted and is_too_rare(name, hits, totals.seeds, totals.wanted):
             wanted += ": rare" if hits else ": never"
         table.add_row(name, f"{hits:,}", wanted)
     return table

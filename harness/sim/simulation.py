@@ -28,6 +28,7 @@ from harness.sim.faults.upgrades import Upgrades
 from harness.sim.load.direct import DirectLoad
 from harness.sim.load.service import ServiceLoad
 from harness.sim.plan.draw import PROBE_ELECTION_TIMEOUTS_MAX, draw_plan
+from harness.sim.plan.draw_etcd import draw_etcd_plan
 from harness.sim.plan.plan import GOOD_CLOCKS, Fault, Plan
 from harness.sim.world.context import MachineView
 from harness.sim.world.member import SimMember
@@ -69,6 +70,12 @@ class SeedResult:
 def run_seed(seed: int) -> SeedResult:
     """Draw the plan of one seed, and run it. The worker processes of a campaign call this function."""
     return Simulation(draw_plan(seed)).run()
+
+
+def run_etcd_seed(seed: int) -> SeedResult:
+    """Draw the plan of one seed with clients of etcd, and run it. Raises ExtraMissing if their libraries are not
+    installed."""
+    return Simulation(draw_etcd_plan(seed)).run()
 
 
 class Simulation:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from harness.errors import ExtraMissing
 from harness.recording.history import Row
 from harness.sim.checks.context import CheckedWorld
 from harness.sim.checks.history import HistoryChecker, read_commands
@@ -55,6 +56,9 @@ from kvstore import (
     read_request,
 )
 from raft import Acknowledge, Effects, Entry, EntryKind
+
+if TYPE_CHECKING:
+    from harness.sim.load.etcd.load import EtcdLoad
 
 PROBE_VALUE = b"probe"
 SEEN_TO_EXPIRE_NS_MAX = SECOND_NS
@@ -121,6 +125,7 @@ class ServiceLoad:
         if world.plan.coordination.is_on:
             self.coordination = CoordinationLoad(world, self.connections)
         self.access = AccessLoad(world, self.connections) if world.plan.access.is_on else None
+        self.etcd = _etcd_load(world, self.connections, self._history, self._keys) if world.plan.etcd.is_on else None
         clients = [self._add_client(number) for number in range(self._plan.clients)]
         for client in clients if self._plan.burst else ():
             self._add_crowd(client)
@@ -152,6 +157,11 @@ class ServiceLoad:
         source = OperationSource(seed=seed, worker=place, keys=self._keys, view=self._view)
         return SimWorker(client, place, source, ExtraOperations(seed, place, self._keys, self._plan.extras))
 
+    @property
+    def _has_own_keys(self) -> bool:
+        """True if another load has keys of its own, which the ordinary load neither lists nor judges."""
+        return any(load is not None for load in (self.coordination, self.access, self.etcd))
+
     def start(self) -> None:
         """Put the first step of every worker into the queue."""
         for worker in self._workers:
@@ -166,6 +176,8 @@ class ServiceLoad:
             self.coordination.start()
         if self.access is not None:
             self.access.start()
+        if self.etcd is not None:
+            self.etcd.start()
 
     def _clients(self) -> list[SimClient]:
         return list({worker.client.name: worker.client for worker in self._workers}.values())
@@ -190,10 +202,12 @@ class ServiceLoad:
             self.coordination.stop()
         if self.access is not None:
             self.access.stop()
+        if self.etcd is not None:
+            self.etcd.stop()
 
     def more_client_names(self) -> list[str]:
-        """The names of the clients of the coordination load and the access load."""
-        loads = (self.coordination, self.access)
+        """The names of the clients of the coordination load, of the access load, and of etcd."""
+        loads = (self.coordination, self.access, self.etcd)
         return [name for load in loads if load is not None for name in load.client_names()]
 
     def jump(self, whose: float, by_ns: int) -> None:
@@ -220,7 +234,7 @@ class ServiceLoad:
         patience = self._plan.patience_ns // (8 if self._random.random() < 0.2 else 1)
         deadline, extra = self.world.queue.now + patience, worker.extras.next()
         usual = worker.source.next() if extra is None else extra
-        if self.coordination is not None or self.access is not None:
+        if self._has_own_keys:
             usual = without_own_keys(usual)
             extra = None if extra is None else usual
         if extra is None:
@@ -352,6 +366,8 @@ class ServiceLoad:
                 self.coordination.on_flush(member)
             if self.access is not None:
                 self.access.on_flush(member)
+            if self.etcd is not None:
+                self.etcd.on_flush(member)
             if self._was_refused and member.machine is not None:
                 self._was_refused = False
                 check_store(member.machine)
@@ -359,6 +375,8 @@ class ServiceLoad:
     def on_down(self, member: MachineView) -> None:
         """Handle the end of a member's process and of its connections."""
         self.connections.member_down(member)
+        if self.etcd is not None:
+            self.etcd.on_down(member)
 
     def on_first_applied(self, entry: Entry, results: Sequence[Any]) -> None:
         """Check the commands of a committed entry. Call this method once for each entry, in order."""
@@ -366,13 +384,15 @@ class ServiceLoad:
             self.coordination.on_first_applied(entry, results)
         if self.access is not None:
             self.access.on_first_applied(entry, results)
+        if self.etcd is not None:
+            self.etcd.on_first_applied(entry, results)
         if entry.kind is not EntryKind.COMMANDS:
             return
         leader_time, commands = read_commands(entry.index, entry.payload)
         self._sessions.applied(leader_time, commands, results)
         for command, result in zip(commands, results, strict=True):
             self._was_refused |= result[0] != ResultCode.OK
-            if (self.coordination is not None or self.access is not None) and is_of_coordination(command[3:]):
+            if self._has_own_keys and is_of_coordination(command[3:]):
                 continue
             self._history.carried_out(entry.index, command, result)
             if self._probe is not None and self._probe.index is None and command[3] == CommandKind.PUT:
@@ -428,11 +448,12 @@ class ServiceLoad:
         """True when the last reads have ended and the coordination load, if the run has one, is finished."""
         if self._final_reads_open or not self._is_settled:
             return False
-        return self.coordination is None or self.coordination.is_finished
+        return all(load.is_finished for load in (self.coordination, self.etcd) if load is not None)
 
     def unfinished_words(self) -> str:
         """The operations and watches for which the end of the run still waits, as text."""
-        watches = "" if self.coordination is None else f"; watches {self.coordination.words()}"
+        loads = [load for load in (self.coordination, self.etcd) if load is not None]
+        watches = "".join(f"; watches {load.words()}" for load in loads)
         settled = "" if self._is_settled else "; the outcomes of some accepted writes are not settled"
         return f"{self._final_reads_open} reads{settled}{watches}"
 
@@ -440,7 +461,7 @@ class ServiceLoad:
         """Check the whole history at once."""
         for row in self._history.rows[-len(self._all_keys) :]:
             require(row["status"] == "ok", "a healed cluster answers reads", row)
-        is_unclear = self.coordination is not None or self.access is not None or self.world.plan.acknowledgements.is_on
+        is_unclear = self._has_own_keys or self.world.plan.acknowledgements.is_on
         self._history.check(is_unclear=is_unclear)
         if self.access is not None:
             self.access.check()
@@ -449,6 +470,10 @@ class ServiceLoad:
             for client in self._clients():  # Without clients, the leader is idle and must end leases without requests.
                 client.vanish()
             self.coordination.see_leases_end()
+        if self.etcd is not None:
+            for client in self._clients():
+                client.vanish()
+            self.etcd.see_leases_end()
         if 0 < self._plan.session_ttl_ns <= SEEN_TO_EXPIRE_NS_MAX:
             self._see_sessions_expire()
 
@@ -470,6 +495,17 @@ class ServiceLoad:
     def _are_sessions_open(self) -> bool:
         machines = [member.machine for member in self.world.living()]
         return any(machine is None or machine.next_deadline is not None for machine in machines)
+
+
+def _etcd_load(
+    world: CheckedWorld, connections: ClientConnections, history: HistoryChecker, keys: Sequence[bytes]
+) -> EtcdLoad:
+    """Make the load of etcd's clients. Raises ExtraMissing if its libraries are not installed."""
+    try:
+        from harness.sim.load.etcd.load import EtcdLoad  # Loaded only if a plan asks for it.
+    except ImportError as error:
+        raise ExtraMissing(str(error.name), "a plan with clients of etcd", "etcd") from error
+    return EtcdLoad(world, connections, history, keys)
 
 
 def in_usual_order(command: Command) -> Request:

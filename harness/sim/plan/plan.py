@@ -294,6 +294,33 @@ NO_ACCESS = AccessPlan()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EtcdPlan:
+    """A load of clients that speak etcd's API. The load needs feature level 2 and runs beside the ordinary load.
+
+    Each of the `clients` has `workers` callers on one connection, which read and write the keys of the ordinary load.
+    `keepers`: the number of programs that keep keys under a lease. `watchers`: the number of programs that watch.
+    `think_ns`: the average pause of a program between two calls. `patience_ns`: the time-out of a call.
+    `compact_share`: the share of the reads at an old revision after which a program compacts the history up to it.
+    """
+
+    clients: int = 0
+    workers: int = 1
+    keepers: int = 0
+    watchers: int = 0
+    think_ns: int = 50 * MILLISECOND_NS
+    patience_ns: int = 2 * SECOND_NS
+    compact_share: float = 0.0
+
+    @property
+    def is_on(self) -> bool:
+        """True if the plan has clients of etcd."""
+        return self.clients > 0
+
+
+NO_ETCD = EtcdPlan()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
     """The behaviour of clients. Each worker of a client waits `think_ns` on average between two operations.
 
@@ -436,6 +463,7 @@ class Plan:
     coordination: CoordinationPlan = NO_COORDINATION  # Used only if the load has a service.
     acknowledgements: AcknowledgementPlan = USUAL_LEVELS
     access: AccessPlan = NO_ACCESS  # Used only if the load has a service.
+    etcd: EtcdPlan = NO_ETCD  # Used only if the load has a service.
     first_build: int = 1  # The highest feature level that the first builds know.
 
     @property
@@ -478,4 +506,5 @@ class Plan:
         words += f", coordination by {self.coordination.clients} clients" if self.coordination.is_on else ""
         words += ", mixed acknowledgement levels" if self.acknowledgements.is_on else ""
         words += f", {self.access.users} users whose rights change" if self.access.is_on else ""
+        words += f", {self.etcd.clients} clients of etcd" if self.etcd.is_on else ""
         return f"{words}, {len(self.upgrades)} steps of upgrades" if self.upgrades else words

@@ -1,0 +1,46 @@
+"""What a program needs to serve etcd's clients without the trio shell, and to make and read their messages.
+
+Such a program moves the bytes, keeps the time, and implements `Facts` and `Backend`. The simulator does this. The names
+below are the public interface of this chapter.
+"""
+
+from __future__ import annotations
+
+from kvstore.client.watches.watch_stream import WatchStream
+from kvstore.etcd.backend import Backend, Context, Facts
+from kvstore.etcd.call import EtcdCall
+from kvstore.etcd.coroutines import Abort, Resume
+from kvstore.etcd.errors import COMPACTED, FUTURE_REVISION, Status
+from kvstore.etcd.grpc import GrpcConnection
+from kvstore.etcd.handlers import begin
+from kvstore.etcd.http2_library import LibraryConnection
+from kvstore.etcd.port import TURN_SECONDS, TURNS_PER_TICK, MemberFacts
+from kvstore.etcd.renewer import Renewer
+from kvstore.etcd.schema import METHODS, Message, Method, make, message_class
+from kvstore.etcd.services.watch import Tick
+
+__all__ = [
+    "COMPACTED",
+    "FUTURE_REVISION",
+    "METHODS",
+    "TURNS_PER_TICK",
+    "TURN_SECONDS",
+    "Abort",
+    "Backend",
+    "Context",
+    "EtcdCall",
+    "Facts",
+    "GrpcConnection",
+    "LibraryConnection",
+    "MemberFacts",
+    "Message",
+    "Method",
+    "Renewer",
+    "Resume",
+    "Status",
+    "Tick",
+    "WatchStream",
+    "begin",
+    "make",
+    "message_class",
+]
