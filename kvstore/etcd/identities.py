@@ -104,6 +104,7 @@ class PortPump(ClientPump):
         ClientClosed, WrongContext."""
         self._running().open_watch(stream)
         self._watchers[stream] = WatchListener(news, partial(self._watchers.__setitem__, stream))
+        stream.note_return = self._flush_soon
         self._flush_soon()
 
     def close_watch(self, stream: WatchStream) -> None:

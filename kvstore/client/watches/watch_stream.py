@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -73,6 +74,8 @@ class WatchStream:
         self.watch_id = 0
         self.not_before = 0  # The end of a pause (monotonic ns).
         self.failures = 0
+        # Called after `take` has returned window to the member. The host must then send the client's output.
+        self.note_return: Callable[[], None] | None = None
         self._batches: deque[WatchBatch] = deque()
         self._held_bytes = 0  # Bytes that were received and not yet taken.
         self._unreturned = 0  # Bytes that were taken and not yet returned to the member's window.
@@ -101,6 +104,8 @@ class WatchStream:
         if self._unreturned >= max(1, self.spec.window_bytes // 2):
             if self.connection is not None and self.state is StreamState.OPEN:
                 self.connection.send_body(window_body(self.watch_id, self._unreturned))
+                if self.note_return is not None:
+                    self.note_return()
             self._unreturned = 0
         return batch
 

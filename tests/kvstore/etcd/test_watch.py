@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import trio
+
 from kvstore.etcd.schema import Message, make
 from tests.kvstore.etcd.grpc_client import Call
 from tests.kvstore.etcd.member import WATCH, Etcd, serving
@@ -199,3 +201,16 @@ async def test_an_abandoned_stream_leaves_no_watch(tmp_path: Path) -> None:
         await stream.reset()
         await etcd.put(b"a")  # Another call on the connection, so the reset has arrived.
         assert (await etcd.store.status()).watches == 0
+
+
+async def test_a_watch_of_large_values_does_not_wait_for_other_traffic(tmp_path: Path) -> None:
+    """Each value uses up the window of the watch, which the port must return at once."""
+    async with watching(tmp_path / "data") as (etcd, stream):
+        await stream.send(create(b"a", b"b"))
+        assert (await next_of(stream)).created
+        for _ in range(8):  # By the program itself, so that the port has nothing else to send.
+            await etcd.store.put(b"a", bytes(1_300_000))
+        seen = 0
+        with trio.fail_after(5):
+            while seen < 8:
+                seen += len((await next_of(stream)).events)
