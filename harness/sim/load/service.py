@@ -219,6 +219,11 @@ class ServiceLoad:
             clients += self.access.clients()
         clients[int(whose * len(clients))].jump(by_ns)
 
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of the history so far."""
+        return self._history.rows
+
     def counts(self) -> dict[str, int]:
         """Return how many operations ended in each way."""
         return self._history.counts()

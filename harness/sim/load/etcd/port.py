@@ -258,6 +258,7 @@ class PortClient(SimClient):
         """Begin a watch. `news` is called whenever the stream has begun, has something to take, or has ended."""
         self._core.open_watch(stream)
         self._readers[stream] = news
+        stream.note_return = self.flush
         self.flush()
 
     def close_watch(self, stream: WatchStream) -> None:
@@ -337,7 +338,6 @@ class PortClient(SimClient):
         news = self._readers.get(watch)
         if news is not None:
             news()
-            self._wants_flush = True  # The reader may have returned window.
 
 
 def _has_room() -> bool:

@@ -200,6 +200,7 @@ class EtcdWatcher:
 
     def _cancelled(self, place: int, response: Message) -> None:
         """Begin another watch if the history that the watch needs is compacted. Otherwise try again later."""
+        del self._created[place]
         if response.compact_revision:
             self._parts.cover("a watch of an etcd client was cancelled by a compaction")
             self._parts.watches.compacted(self._watches[place], response.compact_revision)
