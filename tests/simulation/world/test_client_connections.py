@@ -61,6 +61,15 @@ class Server:
         return []
 
 
+class Port(Server):
+    """A port of the same machine at another address."""
+
+    def serve(self, life: int, what: str, action: Callable[[Any], None], content: bytes = b"") -> None:
+        del life, what, content
+        action(self)
+        self.connections.port_flushed(cast(Any, self), cast(Any, self))
+
+
 class Caller:
     """The part of a client that a connection needs."""
 
@@ -242,3 +251,27 @@ def test_a_minority_has_fewer_than_half_of_the_members_and_a_client() -> None:
             assert 1 <= len(clients) <= 2
             sizes.add(len(side))
         assert sizes == set(range(1, max(2, (count - 1) // 2 + 1)))
+
+
+def test_a_port_beside_the_service_has_connections_of_its_own() -> None:
+    """The faults between a client and a machine hit the port of this machine, too."""
+    wire = Wire()
+    port = Port(wire.queue)
+    port.connections = wire.connections
+    wire.connections.ports = {"n1:2": cast(Any, port)}
+    wire.connections.dial(cast(Any, wire.client), 1, "n1:2")
+    wire.run()
+
+    wire.say(b"a")
+    wire.run()
+    assert (wire.server.seen, port.seen, wire.client.heard) == ([], [b"a"], [b"hello", b"A"])
+
+    wire.connections.cut([TO_MEMBER])
+    wire.say(b"b")
+    wire.run()
+    assert port.seen == [b"a"]
+    wire.connections.mend([TO_MEMBER])
+    wire.connections.hang(cast(Any, wire.server), side=0)
+    wire.say(b"c")
+    wire.run()
+    assert b"c" not in port.seen
