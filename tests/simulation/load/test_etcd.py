@@ -144,9 +144,9 @@ def test_a_seed_gives_the_same_trace_in_each_process() -> None:
     """PYTHONHASHSEED changes the order of a set of strings, so no decision may depend on such an order."""
     program = (
         "from harness.sim.simulation import run_etcd_seed\n"
-        "print(*(run_etcd_seed(seed).trace_hash for seed in (9, 15, 22)))"
+        "print(*(run_etcd_seed(seed).trace_hash for seed in (3, 9, 18)))"
     )
-    expected = " ".join(run_etcd_seed(seed).trace_hash for seed in (9, 15, 22)) + "\n"
+    expected = " ".join(run_etcd_seed(seed).trace_hash for seed in (3, 9, 18)) + "\n"
     for hash_seed in ("0", "4242"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-c", program]
