@@ -186,6 +186,8 @@ WANTED_OF_ETCD: dict[str, int] = {
     "an etcd client renewed a lease": SELDOM,
     "an etcd client lost a lease": SELDOM,
     "an etcd client compacted the history": SELDOM,
+    "an etcd client got a lock": OFTEN,
+    "an etcd client lost its lease in the line for a lock": SELDOM,
     "an etcd call failed: 4": OFTEN,
     "an etcd call failed: 8": SELDOM,
     "an etcd call failed: 14": OFTEN,

@@ -79,4 +79,5 @@ def draw_clients(random: Random) -> EtcdPlan:
         think_ns=int(15 * MILLISECOND_NS * 10 ** random.random()),
         patience_ns=int(SECOND_NS * random.choice((0.3, 1.0, 3.0))),
         compact_share=random.choice((0.0, 0.0, 0.2)),
+        lockers=random.randint(0, 4),
     )

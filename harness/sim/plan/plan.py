@@ -298,14 +298,16 @@ class EtcdPlan:
     """A load of clients that speak etcd's API. The load needs feature level 2 and runs beside the ordinary load.
 
     Each of the `clients` has `workers` callers on one connection, which read and write the keys of the ordinary load.
-    `keepers`: the number of programs that keep keys under a lease. `watchers`: the number of programs that watch.
-    `think_ns`: the average pause of a program between two calls. `patience_ns`: the time-out of a call.
-    `compact_share`: the share of the reads at an old revision after which a program compacts the history up to it.
+    `keepers`: the number of programs that keep keys under a lease. `lockers`: the number of programs that take one of
+    two locks. `watchers`: the number of programs that watch. `think_ns`: the average pause of a program between two
+    calls. `patience_ns`: the time-out of a call. `compact_share`: the share of the reads at an old revision after which
+    a program compacts the history up to it.
     """
 
     clients: int = 0
     workers: int = 1
     keepers: int = 0
+    lockers: int = 0
     watchers: int = 0
     think_ns: int = 50 * MILLISECOND_NS
     patience_ns: int = 2 * SECOND_NS

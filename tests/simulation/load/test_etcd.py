@@ -42,7 +42,7 @@ FIRST_SEEDS = range(1, 21)
 
 
 def a_plan(*faults: Fault, seed: int = 1, **changes: object) -> Plan:
-    """Three members, and two clients of etcd, a keeper of leases and two watchers, for four seconds."""
+    """Three members, and programs of all kinds that speak etcd's API, for four seconds."""
     calm = a_calm_plan(members=3, heal=ALL_HEALED, seed=seed)
     load = replace(
         calm.load,
@@ -57,7 +57,9 @@ def a_plan(*faults: Fault, seed: int = 1, **changes: object) -> Plan:
         client_limits=ClientLimits(),
         connections=replace(calm.load.connections, break_rate=0.0, late_rate=0.0),
     )
-    etcd = EtcdPlan(clients=2, workers=2, keepers=1, watchers=2, think_ns=20 * MILLISECOND_NS, compact_share=1.0)
+    etcd = EtcdPlan(
+        clients=2, workers=2, keepers=3, lockers=3, watchers=2, think_ns=20 * MILLISECOND_NS, compact_share=1.0
+    )
     return replace(
         calm,
         until_ns=4 * SECOND_NS,
@@ -102,6 +104,7 @@ def test_without_faults_every_call_is_answered_and_all_rules_hold() -> None:
         "an etcd client resumed a watch",
         "an etcd client renewed a lease",
         "an etcd client compacted the history",
+        "an etcd client got a lock",
         "a lease was revoked",
     }
 
@@ -134,6 +137,15 @@ def test_leaders_die_while_leases_are_kept() -> None:
     assert marks <= WANTED_OF_ETCD.keys()
 
     run_until(marks, (replace(a_plan(*faults, seed=seed), until_ns=9 * SECOND_NS) for seed in range(1, 12)))
+
+
+@pytest.mark.timeout(100)
+def test_a_contender_whose_lease_ends_while_it_waits_gets_no_lock() -> None:
+    plans = (
+        replace(a_plan(seed=seed, clients=1, workers=1, keepers=0, lockers=8, watchers=1), until_ns=9 * SECOND_NS)
+        for seed in range(1, 6)
+    )
+    assert "an etcd client lost its lease in the line for a lock" in run_all(plans)
 
 
 # One seed is one run

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from harness.sim.checks.store.leases import LeaseChecker
+from harness.sim.checks.store.leases import FIRST_OWNS, ONE_OWNER, LeaseChecker, Term
 from harness.sim.checks.store.replay import MaybeRecord, Record, StoreReplay
 from harness.sim.engine.errors import broken, require
 from kvstore import DeleteResult, KeyRecord, Put, PutResult, Range, RangeResult, Txn, TxnResult
@@ -24,10 +24,14 @@ Message = Any
 
 
 class EtcdChecker:
-    """Checks all answers of a run. `cover` is called with coverage points."""
+    """Checks all answers of a run. `cover` is called with coverage points. `trusts_clocks`: True if the drift of all
+    clocks is within its bound."""
 
-    def __init__(self, replay: StoreReplay, leases: LeaseChecker, cover: Callable[[str], None]) -> None:
-        self._replay, self._leases, self._cover = replay, leases, cover
+    def __init__(
+        self, replay: StoreReplay, leases: LeaseChecker, cover: Callable[[str], None], *, trusts_clocks: bool
+    ) -> None:
+        self._replay, self._leases, self._cover, self._trusts_clocks = replay, leases, cover, trusts_clocks
+        self._owners: dict[bytes, list[Term]] = {}  # For each lock, the terms whose programs believe that they own it.
 
     def put(self, command: Put, response: Message) -> PutResult:
         """Check the answer to a put."""
@@ -81,9 +85,36 @@ class EtcdChecker:
         self._cover("a port refused a compacted revision")
 
     def refused_lease(self, lease_id: int) -> None:
-        """Check the refusal of a put because its lease does not exist."""
+        """Check the refusal of a put or a lock because its lease does not exist."""
         require(self._leases.has_ended(lease_id), ONLY_ENDED, lease_id)
-        self._cover("a put of an etcd client named a lease that has ended")
+
+    @staticmethod
+    def lock_key(name: bytes, lease_id: int) -> bytes:
+        """Return the key of a contender for a lock."""
+        return name + b"/%x" % lease_id
+
+    def locked(self, name: bytes, term: Term, response: Message, *, still_wanted: bool) -> None:
+        """Check a lock that a program has got: its key is the oldest at the revision of the answer, and no other
+        program may still believe that it owns the lock. `still_wanted`: True if the program has kept its lease."""
+        revision, key = self._committed(response), self.lock_key(name, term.lease_id)
+        line = self._replay.state_at(name + b"/", name + b"0", revision)
+        first = min(line, key=lambda row: row[1][1], default=None)
+        is_first = first is not None and first[0] == key == response.key and first[1][4] == term.lease_id
+        if not is_first:
+            broken(FIRST_OWNS, f"{response.key!r} at {revision}, for {key!r}; the line is {line}")
+        if not still_wanted:
+            return
+        owners = self._owners.setdefault(name, [])
+        if self._trusts_clocks and term.is_believed:
+            for other in owners:
+                if other.is_believed:
+                    broken(ONE_OWNER, f"{name!r}: {term} at {revision}, while {other} still believes in its own")
+        self._cover("an etcd client got a lock")
+        owners.append(term)
+
+    def released(self, name: bytes, term: Term) -> None:
+        """Note that a program no longer believes that it owns a lock."""
+        self._owners[name].remove(term)
 
     def _committed(self, response: Message) -> int:
         revision = int(response.header.revision)

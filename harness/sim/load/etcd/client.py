@@ -55,8 +55,17 @@ class Failure(NamedTuple):
 LOST = Failure(Status.UNAVAILABLE, "the connection was lost")
 LATE = Failure(Status.DEADLINE_EXCEEDED, "the client has waited for too long")
 
-REFUSALS = (Status.NOT_FOUND, Status.RESOURCE_EXHAUSTED, Status.FAILED_PRECONDITION, Status.OUT_OF_RANGE)
-"""The codes with which a port says that a call of a run has had no effect."""
+REFUSALS = (
+    Status.NOT_FOUND,
+    Status.RESOURCE_EXHAUSTED,
+    Status.FAILED_PRECONDITION,
+    Status.OUT_OF_RANGE,
+    Status.UNKNOWN,
+)
+"""The codes with which a port refuses a call of a run. `UNKNOWN`: the lease of a contender for a lock has ended."""
+
+LEVEL_LAGS = "because the feature level of the cluster is 1"
+"""A part of the refusal of a member that has not applied the entry that raised the level."""
 
 Received = Callable[[Message], None]
 Ended = Callable[[Failure | None], None]
@@ -104,7 +113,8 @@ class ClientCall:
         if self._status == Status.OK:
             return None
         failure = Failure(self._status, self._text)
-        require(failure.is_unknown or self._status in REFUSALS, UNDERSTOOD, self._method.path, failure)
+        is_expected = failure.is_unknown or self._status in REFUSALS
+        require(is_expected or LEVEL_LAGS in self._text, UNDERSTOOD, self._method.path, failure)
         return failure
 
 

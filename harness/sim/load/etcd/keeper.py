@@ -58,7 +58,11 @@ class LeaseKeeper(EtcdProgram):
         elif self._clock.now() >= self._renew_at and not self._renewal:
             self._renew(term)
         else:
-            self._use(term, self.random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0])
+            self.use(term)
+
+    def lost(self) -> None:
+        """Forget the lease, because it has ended, or because the program does not renew it any more."""
+        self.term = None
 
     def _grant(self) -> None:
         sent_at = self._clock.now()
@@ -93,7 +97,7 @@ class LeaseKeeper(EtcdProgram):
         self.parts.leases.renewal_answered(term, response.TTL * SECOND_NS, self._sent_at, had_ended=self._had_ended)
         self.parts.cover("an etcd client renewed a lease" if response.TTL else "an etcd client lost a lease")
         if not response.TTL:
-            self.term = None
+            self.lost()
 
     def _stream_ended(self, _: Failure | None) -> None:
         self._stream, self._renewal = None, 0
@@ -107,7 +111,9 @@ class LeaseKeeper(EtcdProgram):
 
     # Other calls.
 
-    def _use(self, term: Term, what: str) -> None:
+    def use(self, term: Term) -> None:
+        """Begin the next call with the lease."""
+        what = self.random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
         key = OWN_PREFIX + b"%d/%d" % (self.number, self.random.randrange(3))
         match what:
             case "put":
@@ -126,10 +132,10 @@ class LeaseKeeper(EtcdProgram):
                 if self.random.random() < self.parts.plan.compact_share:
                     self._compact(revision)
             case "revoke":
-                self.term = None
+                self.lost()
                 self.ask(LEASE_REVOKE, make("LeaseRevokeRequest", ID=term.lease_id), _nothing)
             case "leave":
-                self.term = None
+                self.lost()
                 self.rest()
             case _:
                 self.rest(int(term.ttl_ns * 2 * self.random.random()))
@@ -140,7 +146,8 @@ class LeaseKeeper(EtcdProgram):
                 self.parts.checker.put(put, response)
             elif failure is not None and failure.status == Status.NOT_FOUND:
                 self.parts.checker.refused_lease(put.lease_id)
-                self.term = None
+                self.parts.cover("a put of an etcd client named a lease that has ended")
+                self.lost()
 
         self.ask(PUT, message_of(put), written)
 

@@ -22,6 +22,7 @@ from harness.sim.load.coordination import EXPIRY_ELECTION_TIMEOUTS, EXPIRY_LOOKS
 from harness.sim.load.etcd.caller import EtcdCaller
 from harness.sim.load.etcd.client import ETCD_PORT, EtcdClient
 from harness.sim.load.etcd.keeper import TTL_SECONDS, LeaseKeeper
+from harness.sim.load.etcd.locker import EtcdLocker
 from harness.sim.load.etcd.port import PortHost
 from harness.sim.load.etcd.program import EtcdParts, EtcdProgram
 from harness.sim.load.etcd.watcher import EtcdWatcher
@@ -43,7 +44,8 @@ class EtcdLoad:
         self._world, plan, seed = world, world.plan.etcd, world.plan.seed
         clocks = world.plan.clocks
         spread = max(clocks.spread, clocks.client_spread)
-        leases = LeaseChecker(world.cover, trusts_clocks=world.plan.trusts_clocks and spread <= GOOD_CLOCKS.spread)
+        trusts_clocks = world.plan.trusts_clocks and spread <= GOOD_CLOCKS.spread
+        leases = LeaseChecker(world.cover, trusts_clocks=trusts_clocks)
         self.replay = leases.replay = StoreReplay(leases.ended)
         self._stores = StoreChecker(self.replay, stream(seed, "etcd/old reads"), world.cover)
         self.parts = EtcdParts(
@@ -51,7 +53,7 @@ class EtcdLoad:
             plan=plan,
             history=history,
             replay=self.replay,
-            checker=EtcdChecker(self.replay, leases, world.cover),
+            checker=EtcdChecker(self.replay, leases, world.cover, trusts_clocks=trusts_clocks),
             leases=leases,
             watches=WatchChecker(self.replay, world.cover),
             members=self._members,
@@ -70,6 +72,12 @@ class EtcdLoad:
             client = self._client(connections, f"e-lease{number}")
             random = stream(seed, f"etcd/keeper/{number}")
             self._programs.append(LeaseKeeper(self.parts, client, self.parts.first_keeper + number, random))
+        for number in range(plan.lockers):
+            client = self._client(connections, f"e-lock{number}")
+            random = stream(seed, f"etcd/locker/{number}")
+            self._programs.append(
+                EtcdLocker(self.parts, client, self.parts.first_keeper + plan.keepers + number, random)
+            )
         self._watchers = [
             EtcdWatcher(self.parts, connections, f"e-watch{number}", stream(seed, f"etcd/watcher/{number}"), keys)
             for number in range(plan.watchers)

@@ -242,6 +242,8 @@ class PortClient(SimClient):
         self, request: Request, deadline: int, ended: Callable[[CallEnded], None]
     ) -> Abort:
         """Send a request; `ended` is called once, by the deadline (ns of the port's clock), unless it is abandoned."""
+        if self._process.is_over:  # A handler ends with its process.
+            return _nothing
         self._last_ticket += 1
         ticket = self._last_ticket
         self._core.tick(self.now())

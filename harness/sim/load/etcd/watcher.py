@@ -35,6 +35,9 @@ PATIENCE_ASKS = 25
 """At the end of a run, the program asks a member for progress this many times. If it has not received everything by
 then, it goes to another member, which it asks twice as many times."""
 
+ASK_SHARE = 0.3
+"""Share of the messages with changes after which the program asks for progress at once, because more changes come."""
+
 STAY_THINKS = 20
 """How many times longer than the usual pause the program stays at a member on average."""
 
@@ -190,6 +193,8 @@ class EtcdWatcher:
             self._parts.watches.events(watch, revision, EVENT_COST_MIN * len(items), is_whole=True, items=items)
         require(watch.next_revision == response.header.revision + 1, UNDERSTOOD, self.words(), response)
         self._parts.cover("an etcd client was told a change")
+        if self._random.random() < ASK_SHARE:
+            self._ask_progress()
 
     def _progress(self, revision: int) -> None:
         """Take the answer to a request for progress, which is the least progress of all watches of the stream."""

@@ -9,7 +9,7 @@ import pytest
 
 from harness.sim.checks.history import HistoryChecker
 from harness.sim.checks.store.etcd import EtcdChecker, item_of
-from harness.sim.checks.store.leases import LeaseChecker
+from harness.sim.checks.store.leases import LeaseChecker, Term
 from harness.sim.checks.store.replay import EndedLease
 from harness.sim.engine.errors import Violation
 from kvstore import Compare, Comparison, Consistency, Put, PutResult, Range, RangeResult, Target, Txn
@@ -23,7 +23,7 @@ def a_checker() -> EtcdChecker:
     """Checks with a replay of 2: a=1; 3: b=2; 4: a=3; 5: a and b are deleted. Lease 7 ended at revision 5."""
     leases = LeaseChecker(lambda _: None, trusts_clocks=True)
     leases.ended(EndedLease(7, 5, is_expired=True))
-    return EtcdChecker(a_replay(), leases, lambda _: None)
+    return EtcdChecker(a_replay(), leases, lambda _: None, trusts_clocks=True)
 
 
 def pair(key: bytes, record: Record) -> Any:
@@ -102,6 +102,46 @@ def test_right_answers_are_results() -> None:
 def test_a_wrong_answer_breaks_a_rule(wrong: Callable[[EtcdChecker], object]) -> None:
     with pytest.raises(Violation):
         wrong(a_checker())
+
+
+def a_term(lease_id: int, now: int) -> Term:
+    """A lease in which its owner believes until 100, at a time of its clock."""
+    return Term(lease_id, 100, 100, lambda: now)
+
+
+def with_contenders() -> EtcdChecker:
+    """Checks with a replay in which the leases 1 and 2 contend for the lock `l`, at the revisions 6 and 7."""
+    replay = a_replay()
+    commands = [
+        [0, 0, 0, 21, 0, 100],
+        [0, 0, 0, 21, 0, 100],
+        [0, 0, 0, 1, b"l/1", b"", 1, 0],
+        [0, 0, 0, 1, b"l/2", b"", 2, 0],
+    ]
+    replay.applied(5, 4, commands, [(0, 5, (21, 1, 100)), (0, 5, (21, 2, 100)), (0, 6, (1,)), (0, 7, (1,))])
+    replay.applied(6, 5, [[0, 0, 0, 3, b"l/1"]], [(0, 8, (3, True))])
+    return EtcdChecker(replay, LeaseChecker(lambda _: None, trusts_clocks=True), lambda _: None, trusts_clocks=True)
+
+
+def lock_answer(revision: int, key: bytes) -> Any:
+    return answer("v3lockpb.LockResponse", revision, key=key)
+
+
+def test_a_lock_has_one_owner_who_is_the_first_of_its_line() -> None:
+    checker, first = with_contenders(), a_term(1, 0)
+    checker.locked(b"l", first, lock_answer(7, b"l/1"), still_wanted=True)
+    checker.released(b"l", first)
+    checker.locked(b"l", a_term(1, 0), lock_answer(7, b"l/1"), still_wanted=False)
+    checker.locked(b"l", a_term(2, 0), lock_answer(8, b"l/2"), still_wanted=True)
+
+    with pytest.raises(Violation, match="first of its line"):
+        with_contenders().locked(b"l", a_term(2, 0), lock_answer(7, b"l/2"), still_wanted=True)
+    with pytest.raises(Violation, match="first of its line"):
+        with_contenders().locked(b"l", a_term(1, 0), lock_answer(8, b"l/1"), still_wanted=True)
+    both = with_contenders()
+    both.locked(b"l", first, lock_answer(7, b"l/1"), still_wanted=True)
+    with pytest.raises(Violation, match="at most one program"):
+        both.locked(b"l", a_term(2, 0), lock_answer(8, b"l/2"), still_wanted=True)
 
 
 def test_an_event_has_the_form_that_the_rules_of_watches_take() -> None:
