@@ -13,7 +13,7 @@ from kvstore.etcd.coroutines import Abort, Resume
 from kvstore.etcd.errors import COMPACTED, FUTURE_REVISION, Status
 from kvstore.etcd.grpc import GrpcConnection
 from kvstore.etcd.handlers import begin
-from kvstore.etcd.http2_library import LibraryConnection
+from kvstore.etcd.http2_engine import EngineConnection
 from kvstore.etcd.port import TURN_SECONDS, TURNS_PER_TICK, MemberFacts
 from kvstore.etcd.renewer import Renewer
 from kvstore.etcd.schema import METHODS, Message, Method, make, message_class
@@ -28,10 +28,10 @@ __all__ = [
     "Abort",
     "Backend",
     "Context",
+    "EngineConnection",
     "EtcdCall",
     "Facts",
     "GrpcConnection",
-    "LibraryConnection",
     "MemberFacts",
     "Message",
     "Method",

@@ -24,9 +24,9 @@ from kvstore.etcd.hosting import (
     TURNS_PER_TICK,
     Abort,
     Context,
+    EngineConnection,
     EtcdCall,
     GrpcConnection,
-    LibraryConnection,
     MemberFacts,
     Renewer,
     Resume,
@@ -142,7 +142,7 @@ class PortProcess:
 
     def connected(self, connection_id: int) -> None:
         """Note a new connection."""
-        connection = GrpcConnection(LibraryConnection(), self._begin, _has_room)
+        connection = GrpcConnection(EngineConnection(), self._begin, _has_room)
         connection.note_output = partial(self._note_output, connection_id)
         self._connections[connection_id] = connection
 
