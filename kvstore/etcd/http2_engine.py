@@ -387,6 +387,7 @@ class EngineConnection(OutputQueues):
             raise _StreamFault(stream_id, _FLOW_CONTROL_ERROR)
 
     def _set(self, body: bytes) -> None:
+        window = self._stream_window
         for name, value in _SETTING.iter_unpack(body):
             if name in (_PUSH, _CONNECT) and value > 1:
                 raise _ConnectionFault(_PROTOCOL_ERROR, f"the client sets {name} to {value}")
@@ -395,11 +396,13 @@ class EngineConnection(OutputQueues):
             if name == _WINDOW:
                 if value > _WINDOW_MAX:
                     raise _ConnectionFault(_FLOW_CONTROL_ERROR, f"the client sets a window of {value} bytes")
-                delta, self._stream_window = value - self._stream_window, value
-                for stream in self._streams.values():
-                    stream.window += delta
-                    if stream.window > _WINDOW_MAX:
-                        raise _ConnectionFault(_FLOW_CONTROL_ERROR, "the window of a stream is too large")
+                window = value  # Only the last value counts: a frame may have thousands.
+        if window != self._stream_window:
+            delta, self._stream_window = window - self._stream_window, window
+            for stream in self._streams.values():
+                stream.window += delta
+                if stream.window > _WINDOW_MAX:
+                    raise _ConnectionFault(_FLOW_CONTROL_ERROR, "the window of a stream is too large")
         self._write(_SETTINGS, _ACK, 0, b"")
 
     def _decode(self, block: bytes) -> Headers:

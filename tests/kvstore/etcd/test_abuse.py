@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import h2.settings
@@ -94,6 +95,16 @@ def test_a_large_response_goes_out_in_linear_time() -> None:
             events += connection.receive(frame(8, 0, stream_id, b"\0\0\x20\0"), 1)
     assert events == [WindowOpened(1)]
     assert sent + len(connection.take_output()) > 60 << 20
+
+
+def test_the_windows_of_all_streams_change_once_for_each_frame_of_settings() -> None:
+    """A frame has place for 2,730 windows. Each of them once cost a look at each stream."""
+    connection = http_connection()
+    requests = b"".join(frame(1, 5, each, HEADERS_OF_PUT) for each in range(1, 1_801, 2))
+    connection.receive(PREFACE + SETTINGS + requests, 1)
+    began = time.perf_counter()
+    assert not connection.receive(frame(4, 0, 0, b"\0\4\0\0\0\0\0\4\0\1\0\0" * 1_365), 1)
+    assert time.perf_counter() - began < 0.1
 
 
 def test_the_table_of_response_headers_stays_small_for_a_client_that_offers_4_gib() -> None:
