@@ -139,7 +139,7 @@ class EngineConnection(OutputQueues):
             self._since = now
         try:
             at = self._take_frames(data, now, found)
-            if self._waiting:
+            if self._has_opened:
                 self._flush(found)
         except _ConnectionFault as fault:
             return [self._end(str(fault), fault.code)]
@@ -372,6 +372,7 @@ class EngineConnection(OutputQueues):
     def _open_window(self, stream_id: int, size: int) -> None:
         if not size:
             raise _ConnectionFault(_PROTOCOL_ERROR, f"the window of stream {stream_id} is opened by 0 bytes")
+        self._has_opened = True
         if not stream_id:
             self._window += size
             if self._window > _WINDOW_MAX:
@@ -398,7 +399,7 @@ class EngineConnection(OutputQueues):
                     raise _ConnectionFault(_FLOW_CONTROL_ERROR, f"the client sets a window of {value} bytes")
                 window = value  # Only the last value counts: a frame may have thousands.
         if window != self._stream_window:
-            delta, self._stream_window = window - self._stream_window, window
+            delta, self._stream_window, self._has_opened = window - self._stream_window, window, True
             for stream in self._streams.values():
                 stream.window += delta
                 if stream.window > _WINDOW_MAX:

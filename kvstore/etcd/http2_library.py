@@ -128,7 +128,7 @@ class LibraryConnection(OutputQueues):
         for at in range(0, len(data), _PART_BYTES):  # A flood ends before h2 has read all of it.
             if (ended := self._receive_part(data[at : at + _PART_BYTES], now, found)) is not None:
                 return [ended]
-        if self._waiting:
+        if self._has_opened:
             self._flush(found)
         self._pause = self._floods.pause
         return found
@@ -175,7 +175,10 @@ class LibraryConnection(OutputQueues):
                     self._floods.resets += 1
                     self._forget(event.stream_id)
                     found.append(StreamReset(event.stream_id))
+            case h2.events.WindowUpdated():
+                self._has_opened = True
             case h2.events.RemoteSettingsChanged():
+                self._has_opened = True
                 # The client may offer 4 GiB, and h2 would fill them. A search of this table costs O(entries).
                 encoder = self._h2.encoder
                 encoder.header_table_size = min(encoder.header_table_size, _HEADER_TABLE_BYTES_MAX)

@@ -33,6 +33,7 @@ class OutputQueues(ABC):
         self._bounds, self._floods = bounds, FloodCount(bounds)
         self._waiting: dict[int, _Outgoing] = {}
         self._waiting_bytes = 0
+        self._has_opened = False  # True if the client has opened a window since the last flush.
         self._is_over = False
 
     @abstractmethod
@@ -76,7 +77,8 @@ class OutputQueues(ABC):
         waiting.data.append(memoryview(data))
         waiting.size += len(data)
         self._waiting_bytes += len(data)
-        self._flush([])
+        while self._send_frame(stream_id, []):  # All other streams that wait still have no room.
+            pass
 
     def send_response(self, stream_id: int, headers: Headers, data: bytes, trailers: Headers) -> None:
         """Send a whole response."""
@@ -106,12 +108,11 @@ class OutputQueues(ABC):
             self._waiting_bytes -= waiting.size
 
     def _flush(self, found: list[HttpEvent]) -> None:
-        """Send what the windows allow, one frame of each stream in turn."""
-        progress = not self._is_over
-        while progress:
-            progress = False
-            for stream_id in list(self._waiting):
-                progress |= self._send_frame(stream_id, found)
+        """Send what the windows allow, one frame of each stream in turn. Cost: O(waiting streams + frames)."""
+        self._has_opened = False
+        ready = [] if self._is_over else list(self._waiting)
+        while ready:
+            ready = [stream_id for stream_id in ready if self._send_frame(stream_id, found)]
 
     def _send_frame(self, stream_id: int, found: list[HttpEvent]) -> bool:
         """Send one frame of a stream. Returns False if the window is closed."""

@@ -13,6 +13,7 @@ from kvstore import Client
 from kvstore.etcd.call import STREAM_REQUESTS_MAX
 from kvstore.etcd.http2 import CONTROLS_PER_MESSAGE, HttpBounds, HttpConnection, HttpEvent, WindowOpened
 from kvstore.etcd.http2_library import LibraryConnection
+from kvstore.etcd.http2_output import OutputQueues
 from kvstore.etcd.schema import Message, make
 from tests.kvstore.etcd.grpc_client import Call, CallFailed, grpc_client
 from tests.kvstore.etcd.member import KV, WATCH, Etcd, http2, http_connection, serving
@@ -95,6 +96,51 @@ def test_a_large_response_goes_out_in_linear_time() -> None:
             events += connection.receive(frame(8, 0, stream_id, b"\0\0\x20\0"), 1)
     assert events == [WindowOpened(1)]
     assert sent + len(connection.take_output()) > 60 << 20
+
+
+MANY = range(1, 601, 2)
+
+
+def many_waiting(monkeypatch: pytest.MonkeyPatch) -> tuple[HttpConnection, list[int]]:
+    """A connection with many streams that wait for their windows, and the list of the streams that it looks at."""
+    connection = http_connection()
+    requests = b"".join(frame(1, 5, each, HEADERS_OF_PUT) for each in MANY)
+    connection.receive(PREFACE + frame(4, 0, 0, b"\0\4\0\0\0\0") + requests, 1)
+    for each in MANY:
+        connection.send_headers(each, [(b":status", b"200")])
+        connection.send_data(each, b"waits")
+    looks: list[int] = []
+    send = OutputQueues._send_frame
+
+    def look(queues: OutputQueues, stream_id: int, found: list[HttpEvent]) -> bool:
+        looks.append(stream_id)
+        return send(queues, stream_id, found)
+
+    monkeypatch.setattr(OutputQueues, "_send_frame", look)
+    return connection, looks
+
+
+def test_a_message_for_each_of_many_waiting_streams_costs_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event for a thousand watches of a client that does not read once stopped the member for a second."""
+    connection, looks = many_waiting(monkeypatch)
+    for each in MANY:
+        connection.send_data(each, b"waits too")
+    assert len(looks) < 3 * len(MANY)
+
+
+def test_bytes_that_open_no_window_cost_the_same_with_many_waiting_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection, looks = many_waiting(monkeypatch)
+    for byte in frame(6, 0, 0, PING_BYTES):
+        connection.receive(bytes([byte]), 1)
+    assert not looks
+
+
+def test_a_large_response_beside_many_waiting_streams_goes_out_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection, looks = many_waiting(monkeypatch)
+    connection.send_data(1, bytes(10 << 20))
+    wide = (20 << 20).to_bytes(4)
+    assert connection.receive(frame(8, 0, 0, wide) + frame(8, 0, 1, wide), 1) == [WindowOpened(1)]
+    assert len(looks) < 3 * len(MANY) + (10 << 20) // 16_384
 
 
 def test_the_windows_of_all_streams_change_once_for_each_frame_of_settings() -> None:
