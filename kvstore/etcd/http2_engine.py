@@ -244,6 +244,7 @@ class EngineConnection(OutputQueues):
         self._last_id = stream_id
         if len(self._streams) >= self._bounds.streams_max:
             self._floods.resets += 1
+            self._note_reset(stream_id)
             raise _StreamFault(stream_id, _REFUSED_STREAM)
         stream = self._streams[stream_id] = _Stream(self._stream_window, request.content_bytes)
         found.append(RequestBegan(stream_id, headers, is_last))

@@ -134,6 +134,13 @@ def test_a_list_in_the_table_means_what_the_table_says_now() -> None:
     assert isinstance(ended, ConnectionEnded)  # Now the list names a field twice and lacks another one.
 
 
+def test_frames_of_a_refused_stream_may_still_be_on_their_way() -> None:
+    bounds = HttpBounds(streams_max=0)
+    connection = opened(frame(1, 4, 1, BLOCK), bounds=bounds)
+    trailers = encode_headers(((b"a", b"1"),))
+    assert connection.receive(frame(0, 0, 1, b"data") + frame(1, 5, 1, trailers), 1) == []
+
+
 def _headers(events: list[HttpEvent]) -> Headers:
     [began] = [event for event in events if isinstance(event, RequestBegan)]
     return began.headers
