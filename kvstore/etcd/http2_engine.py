@@ -444,6 +444,7 @@ class EngineConnection(OutputQueues):
         if self._is_over or stream.has_answered:
             return
         self._window -= size
+        stream.window -= size
         self._floods.messages += 2
         first, last = encode_headers(tuple(headers)), encode_headers(tuple(trailers))
         self._out += (

@@ -141,6 +141,15 @@ def test_frames_of_a_refused_stream_may_still_be_on_their_way() -> None:
     assert connection.receive(frame(0, 0, 1, b"data") + frame(1, 5, 1, trailers), 1) == []
 
 
+def test_a_whole_response_uses_the_window_of_its_stream() -> None:
+    """A client with the largest window opens it again by what it has read."""
+    connection = opened(frame(4, 0, 0, b"\0\4\x7f\xff\xff\xff"), frame(1, 4, 1, BLOCK))
+    connection.send_response(1, CALLS, b"12345", CALLS)
+    connection.take_output()
+    connection.receive(frame(8, 0, 1, (5).to_bytes(4)), 1)
+    assert connection.take_output() == b""
+
+
 def _headers(events: list[HttpEvent]) -> Headers:
     [began] = [event for event in events if isinstance(event, RequestBegan)]
     return began.headers
