@@ -12,6 +12,7 @@ which h2 ignores; and a header list may have fewer frames.
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import NamedTuple
 
@@ -50,6 +51,7 @@ _NO_ERROR, _PROTOCOL_ERROR, _FLOW_CONTROL_ERROR, _STREAM_CLOSED = 0x0, 0x1, 0x3,
 _FRAME_SIZE_ERROR, _REFUSED_STREAM, _ENHANCE_YOUR_CALM = 0x6, 0x7, 0xB
 
 _TABLE_SIZE, _PUSH, _STREAMS_MAX, _WINDOW, _FRAME_MAX, _LIST_MAX, _CONNECT = 1, 2, 3, 4, 5, 6, 8
+_MANY_UPDATES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\0-\x7f]){3}")  # RFC 7541, section 4.2: two at most.
 _WINDOW_MAX = 2**31 - 1
 _WINDOW_USUAL = 65_535  # Of a stream and of a connection, until a peer says otherwise.
 
@@ -410,6 +412,8 @@ class EngineConnection(OutputQueues):
     def _decode(self, block: bytes) -> Headers:
         if not _is_repeatable(block):
             self._known.clear()  # The table of the connection may change.
+            if _MANY_UPDATES.match(block):
+                raise _ConnectionFault(_PROTOCOL_ERROR, "a header list changes the size of the table too often")
         try:
             return tuple((bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True))
         except hpack.OversizedHeaderListError as error:

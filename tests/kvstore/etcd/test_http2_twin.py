@@ -141,6 +141,14 @@ def test_frames_of_a_refused_stream_may_still_be_on_their_way() -> None:
     assert connection.receive(frame(0, 0, 1, b"data") + frame(1, 5, 1, trailers), 1) == []
 
 
+def test_a_header_list_changes_the_size_of_the_table_twice_at_most() -> None:
+    """RFC 7541, section 4.2. A frame of 16 KiB has place for thousands of changes, and they cost 40 ms."""
+    connection = opened()
+    assert len(connection.receive(frame(1, 5, 1, b"\x20\x3f\xe1\x1f" + BLOCK), 1)) == 2
+    [ended] = connection.receive(frame(1, 5, 3, b"\x20\x3f\xe1\x1f\x21" + BLOCK), 1)
+    assert isinstance(ended, ConnectionEnded)
+
+
 def test_a_whole_response_uses_the_window_of_its_stream() -> None:
     """A client with the largest window opens it again by what it has read."""
     connection = opened(frame(4, 0, 0, b"\0\4\x7f\xff\xff\xff"), frame(1, 4, 1, BLOCK))
