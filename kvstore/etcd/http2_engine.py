@@ -7,7 +7,8 @@ and its three frames are written together.
 A connection error ends the connection with a GOAWAY; a stream error ends a stream with a RST_STREAM. Where h2 and this
 implementation differ: a client that opens too many streams loses the new stream (REFUSED_STREAM) instead of the
 connection; headers on any stream that has ended are a PROTOCOL_ERROR; so is the reset of a stream that is not open yet,
-which h2 ignores; and a header list may have fewer frames.
+which h2 ignores; so is a content-length without its body, which h2 sees in frames of data only; a header list may have
+fewer frames; and it may change the size of the table of HPACK twice at most.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ _NO_ERROR, _PROTOCOL_ERROR, _FLOW_CONTROL_ERROR, _STREAM_CLOSED = 0x0, 0x1, 0x3,
 _FRAME_SIZE_ERROR, _REFUSED_STREAM, _ENHANCE_YOUR_CALM = 0x6, 0x7, 0xB
 
 _TABLE_SIZE, _PUSH, _STREAMS_MAX, _WINDOW, _FRAME_MAX, _LIST_MAX, _CONNECT = 1, 2, 3, 4, 5, 6, 8
+_TABLE_BYTES = 4_096  # The table of HPACK in both directions, until a peer says otherwise.
 _MANY_UPDATES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\0-\x7f]){3}")  # RFC 7541, section 4.2: two at most.
 _WINDOW_MAX = 2**31 - 1
 _WINDOW_USUAL = 65_535  # Of a stream and of a connection, until a peer says otherwise.
@@ -288,9 +290,8 @@ class EngineConnection(OutputQueues):
             )
         stream.body_bytes += len(data)
         is_last = flags & _END_STREAM
-        expected = stream.content_bytes
-        if expected is not None and (stream.body_bytes > expected or (is_last and stream.body_bytes < expected)):
-            raise _ConnectionFault(_PROTOCOL_ERROR, f"the body of stream {stream_id} has not its content-length")
+        if stream.content_bytes is not None and stream.body_bytes > stream.content_bytes:
+            raise _ConnectionFault(_PROTOCOL_ERROR, f"the body of stream {stream_id} is longer than its content-length")
         if data:
             if not stream.has_answered:
                 found.append(DataArrived(stream_id, data))
@@ -304,6 +305,8 @@ class EngineConnection(OutputQueues):
 
     def _ask(self, stream_id: int, stream: _Stream, found: list[HttpEvent]) -> None:
         """The request of a stream is complete."""
+        if stream.content_bytes is not None and stream.body_bytes < stream.content_bytes:
+            raise _ConnectionFault(_PROTOCOL_ERROR, f"stream {stream_id} ends before its content-length")
         stream.has_asked = True
         if stream.has_answered:
             del self._streams[stream_id]

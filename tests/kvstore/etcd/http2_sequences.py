@@ -32,11 +32,12 @@ ALIKE = (5, 6)
 
 STRICTER = (
     "continues a header list that has not begun", "resets stream", "has pushed a stream", "depends on itself",
-    "the client has ended",
+    "the client has ended", "ends before its content-length", "changes the size of the table too often",
 )  # fmt: skip
 """Why the engine ends a connection at once. The library ignores the first two frames, waits for the end of the header
-list of a push, ignores the priority of a stream that was reset, and takes the rest of the received bytes after a GOAWAY
-with an error."""
+list of a push, ignores the priority of a stream that was reset, takes the rest of the received bytes after a GOAWAY
+with an error, does not compare the content-length with a body that a header list ends, and lets a header list change
+the size of the table without end."""
 
 LAXER = ("invalid padding", "May not increment flow control window")
 """Why the library ends a connection, and the engine goes on: the padding of a header list is all that its frame has, or

@@ -141,6 +141,26 @@ def test_frames_of_a_refused_stream_may_still_be_on_their_way() -> None:
     assert connection.receive(frame(0, 0, 1, b"data") + frame(1, 5, 1, trailers), 1) == []
 
 
+@pytest.mark.parametrize(
+    "rest",
+    [
+        pytest.param(frame(1, 5, 1, encode_headers(((b"a", b"1"),))), id="trailers"),
+        pytest.param(frame(0, 0, 1, b"12") + frame(1, 5, 1, encode_headers(((b"a", b"1"),))), id="data and trailers"),
+        pytest.param(frame(0, 1, 1, b"12"), id="data"),
+    ],
+)
+def test_a_request_that_is_shorter_than_its_content_length_is_malformed(rest: bytes) -> None:
+    connection = opened(frame(1, 4, 1, encode_headers((*USUAL, (b"content-length", b"3")))))
+    [ended] = connection.receive(rest, 1)
+    assert isinstance(ended, ConnectionEnded)
+
+
+def test_a_request_without_the_body_of_its_content_length_is_malformed() -> None:
+    connection = opened()
+    [ended] = connection.receive(frame(1, 5, 1, encode_headers((*USUAL, (b"content-length", b"3")))), 1)
+    assert isinstance(ended, ConnectionEnded)
+
+
 def test_a_header_list_changes_the_size_of_the_table_twice_at_most() -> None:
     """RFC 7541, section 4.2. A frame of 16 KiB has place for thousands of changes, and they cost 40 ms."""
     connection = opened()
