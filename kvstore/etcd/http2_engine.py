@@ -31,7 +31,7 @@ from kvstore.etcd.http2 import (
     RequestEnded,
     StreamReset,
 )
-from kvstore.etcd.http2_headers import encode_headers, fault_of_request, fault_of_trailers
+from kvstore.etcd.http2_headers import NO_TABLE, encode_headers, fault_of_request, fault_of_trailers
 from kvstore.etcd.http2_output import FRAME_BYTES_MAX, OutputQueues
 
 CONTINUATIONS_MAX = 8
@@ -116,6 +116,8 @@ class EngineConnection(OutputQueues):
         self._since: int | None = None
         self._block: list[bytes] = []  # The parts of a header list whose end has not arrived.
         self._block_stream, self._block_flags = 0, 0
+        self._table_update = b""  # Begins the next header list of a response.
+        self._has_table = True  # False once the client knows that no response uses the table.
         self._window = _WINDOW_USUAL  # The bytes that the client allows on the connection.
         self._stream_window = _WINDOW_USUAL  # The window of a new stream.
         self._unacknowledged = 0
@@ -398,6 +400,8 @@ class EngineConnection(OutputQueues):
         for name, value in _SETTING.iter_unpack(body):
             if name in (_PUSH, _CONNECT) and value > 1:
                 raise _ConnectionFault(_PROTOCOL_ERROR, f"the client sets {name} to {value}")
+            if name == _TABLE_SIZE and value < _TABLE_BYTES and self._has_table:
+                self._table_update, self._has_table = NO_TABLE, False
             if name == _FRAME_MAX and not 2**14 <= value < 2**24:
                 raise _ConnectionFault(_PROTOCOL_ERROR, f"the client accepts frames of at most {value} bytes")
             if name == _WINDOW:
@@ -445,7 +449,12 @@ class EngineConnection(OutputQueues):
         """Send a whole response."""
         stream = self._streams.get(stream_id)
         size = len(data)
-        if stream is None or self._waiting or size > min(FRAME_BYTES_MAX, self._window, stream.window):
+        if (
+            stream is None
+            or self._waiting
+            or self._table_update
+            or size > min(FRAME_BYTES_MAX, self._window, stream.window)
+        ):
             super().send_response(stream_id, headers, data, trailers)
             return
         if self._is_over or stream.has_answered:
@@ -482,7 +491,8 @@ class EngineConnection(OutputQueues):
         return min(self._window, self._streams[stream_id].window)
 
     def _write_headers(self, stream_id: int, headers: Headers, *, is_last: bool) -> None:
-        block, kind, flags = encode_headers(tuple(headers)), _HEADERS, _END_STREAM if is_last else 0
+        block, self._table_update = self._table_update + encode_headers(tuple(headers)), b""
+        kind, flags = _HEADERS, _END_STREAM if is_last else 0
         while len(block) > FRAME_BYTES_MAX:
             self._write(kind, flags, stream_id, block[:FRAME_BYTES_MAX])
             block, kind, flags = block[FRAME_BYTES_MAX:], _CONTINUATION, 0

@@ -1,7 +1,7 @@
 """The header lists of HTTP/2: which lists of a client are valid, and how the lists of responses are written.
 
 A list that is written here never uses the table of HPACK (RFC 7541) that both sides share. So the bytes of a list are
-always the same, and no setting of the client can change them.
+always the same. A client that wants a smaller table is told once that the table has no place (NO_TABLE).
 """
 
 from __future__ import annotations
@@ -68,6 +68,9 @@ def fault_of_fields(headers: Headers) -> str:
             seen.add(name)
     return ""
 
+
+NO_TABLE = b"\x20"
+"""The beginning of a header list whose sender gives up the table."""
 
 _STATUS_200 = b"\x88"
 

@@ -134,6 +134,28 @@ def test_a_list_in_the_table_means_what_the_table_says_now() -> None:
     assert isinstance(ended, ConnectionEnded)  # Now the list names a field twice and lacks another one.
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_client_with_a_smaller_table_is_told_that_the_table_is_not_used(*, is_whole: bool) -> None:
+    """RFC 9113, section 4.3.1. Some clients, such as those on nghttp2, refuse a header list without it."""
+    connection = opened(frame(1, 5, 1, BLOCK), frame(4, 0, 0, b"\0\1\0\0\0\x64"), frame(1, 5, 3, BLOCK))
+    decoder = hpack.Decoder()
+    decoder.max_allowed_table_size = 100
+
+    for stream_id in (1, 3):
+        if is_whole:
+            connection.send_response(stream_id, CALLS, b"", CALLS)
+        else:
+            connection.send_headers(stream_id, CALLS, is_last=True)
+    output = connection.take_output()
+
+    while output:
+        end = 9 + int.from_bytes(output[:3])
+        if output[3] == 1:
+            assert [tuple(each) for each in decoder.decode(output[9:end], raw=True)] == list(CALLS)
+        output = output[end:]
+    assert decoder.header_table_size == 0
+
+
 def test_frames_of_a_refused_stream_may_still_be_on_their_way() -> None:
     bounds = HttpBounds(streams_max=0)
     connection = opened(frame(1, 4, 1, BLOCK), bounds=bounds)
