@@ -139,28 +139,32 @@ def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
 
 
 class Mailbox(Generic[T]):
-    """Items for one handler, in order of arrival."""
+    """Items for one handler, in order of arrival. `size`: the sizes of the items that wait, together."""
 
-    __slots__ = ("_items", "_waiting")
+    __slots__ = ("_items", "_waiting", "size")
 
     def __init__(self) -> None:
-        self._items: deque[T] = deque()
+        self.size = 0
+        self._items: deque[tuple[T, int]] = deque()
         self._waiting: Resume[T] | None = None
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def put(self, item: T) -> None:
+    def put(self, item: T, size: int = 0) -> None:
         """Add an item, and let the handler continue if it waits."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.value(item)
         else:
-            self._items.append(item)
+            self._items.append((item, size))
+            self.size += size
 
     def take(self) -> T:
         """Take the first item. Raises IndexError if there is none."""
-        return self._items.popleft()
+        item, size = self._items.popleft()
+        self.size -= size
+        return item
 
     def get(self) -> Wait[T]:
         """Wait for the next item."""
@@ -168,7 +172,7 @@ class Mailbox(Generic[T]):
 
     def _begin(self, resume: Resume[T]) -> Abort:
         if self._items:
-            resume.value(self._items.popleft())
+            resume.value(self.take())
         else:
             self._waiting = resume
         return self._forget

@@ -27,9 +27,13 @@ from kvstore.etcd.schema import METHODS, Message, Method, message_class
 BODY_BYTES_MAX = 16 << 20
 """The greatest number of bytes of unfinished messages of one connection."""
 
+WAITING_BYTES_MAX = 16 << 20
+"""The greatest number of bytes of messages of one connection that wait for the handlers of its streams."""
+
 _HEAD = struct.Struct(">BI")
 _BEGIN: Headers = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 _SUCCESS: Headers = ((b"grpc-status", b"0"), (b"grpc-message", b""))
+_NOT_UNARY = EtcdError(Status.INTERNAL, "a unary call has one message")
 _NOT_GRPC: Headers = ((b":status", b"415"),)
 
 
@@ -55,7 +59,6 @@ class GrpcCall(EtcdCall[Any]):
         self._connection, self.stream_id = connection, stream_id
         self.body = bytearray()  # The beginning of a message.
         self.body_since = 0  # The time at which this message began to arrive.
-        self.requests = 0
         self.is_packed = False  # True if messages may be compressed with gzip.
         self._has_begun = False
 
@@ -109,6 +112,7 @@ class GrpcConnection(HttpCalls[GrpcCall]):
         self.http = http
         self.linger_seconds = 1.0  # An attacker comes back at once.
         self._body_bytes = 0
+        self._waiting_bytes = 0  # The messages that wait for their handlers have at most so many bytes.
         self._known: dict[Headers, _CallHead] = {}  # What is known of the header lists of this connection.
 
     def receive(self, data: bytes, now: int) -> None:
@@ -242,27 +246,14 @@ class GrpcConnection(HttpCalls[GrpcCall]):
                 self.fail(call, EtcdError(Status.RESOURCE_EXHAUSTED, words))
                 return
             end = at + _HEAD.size + size
-            if len(body) < end:
+            if not call.method.takes_stream and len(body) > end:
+                self.fail(call, _NOT_UNARY)
+                return
+            if not call.method.takes_stream or len(body) < end:
                 break
-            message = message_class(call.method.request)()
-            try:
-                content = bytes(body[at + _HEAD.size : end])
-                message.ParseFromString(_unpack(content) if flag else content)
-            except (DecodeError, zlib.error) as error:
-                self.fail(call, EtcdError(Status.INTERNAL, f"grpc: error unmarshalling request: {error}"))
+            if not self._put_message(call, at, end):
                 return
             at = end
-            call.requests += 1
-            if not call.method.takes_stream and call.requests > 1:
-                self.fail(call, EtcdError(Status.INTERNAL, "a unary call has one message"))
-                return
-            call.inbox.put(message)
-            if call.is_ended:
-                return
-            if len(call.inbox) > STREAM_REQUESTS_MAX:
-                words = "etcdserver: too many requests"
-                self.fail(call, EtcdError(Status.RESOURCE_EXHAUSTED, words))
-                return
         if at:
             call.body_since = now
             del body[:at]
@@ -271,12 +262,38 @@ class GrpcConnection(HttpCalls[GrpcCall]):
             words = f"unfinished messages of this connection have more than {BODY_BYTES_MAX} bytes"
             self.fail(call, EtcdError(Status.RESOURCE_EXHAUSTED, words))
 
+    def _put_message(self, call: GrpcCall, begin: int, end: int) -> bool:
+        """Hand a message to the handler of its call. Returns False if the call has ended."""
+        message = message_class(call.method.request)()
+        content = bytes(call.body[begin + _HEAD.size : end])
+        try:
+            if call.body[begin]:
+                content = _unpack(content)
+            message.ParseFromString(content)
+        except (DecodeError, zlib.error) as error:
+            self.fail(call, EtcdError(Status.INTERNAL, f"grpc: error unmarshalling request: {error}"))
+            return False
+        call.inbox.put(message, len(content))
+        if call.is_ended:
+            return False
+        if call.inbox.size and call.method.takes_stream:
+            self._waiting_bytes += len(content)
+            if self._waiting_bytes > WAITING_BYTES_MAX:
+                self._waiting_bytes = sum(each.inbox.size for each in self.calls.values())
+        if len(call.inbox) > STREAM_REQUESTS_MAX or self._waiting_bytes > WAITING_BYTES_MAX:
+            self.fail(call, EtcdError(Status.RESOURCE_EXHAUSTED, "etcdserver: too many requests"))
+            return False
+        return True
+
     def _request_ended(self, call: GrpcCall) -> None:
+        body = call.body
         if call.method.takes_stream:
             call.inbox.put(None)
-        elif call.requests != 1 or call.body:
-            self.fail(call, EtcdError(Status.INTERNAL, "a unary call has one message"))
-        else:
+        elif len(body) < _HEAD.size or len(body) != _HEAD.size + _HEAD.unpack_from(body)[1]:
+            self.fail(call, _NOT_UNARY)
+        elif self._put_message(call, 0, len(body)):
+            self._body_bytes -= len(body)
+            body.clear()
             self._begin(call)
 
     def _refuse(self, stream_id: int, error: EtcdError, more: Headers | None = None) -> None:

@@ -210,6 +210,37 @@ async def test_a_watch_whose_answers_are_not_read_takes_a_bounded_number_of_requ
             await read_all(stream)
 
 
+async def test_requests_that_wait_for_a_watch_whose_answers_are_not_read_have_bounded_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of a thousand requests may have 2 MiB, in 2 KiB of gzip, and a connection may have a thousand watches."""
+    monkeypatch.setattr("kvstore.etcd.grpc.UNSENT_BYTES_MAX", 1)
+    async with serving(tmp_path / "data") as etcd, grpc_client(etcd.address) as lazy:
+        lazy.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
+        empty = make("WatchRequest", create_request=make("WatchCreateRequest", key=b"b" * 1_000_000, range_end=b"a"))
+        streams = [await lazy.open(f"{WATCH}/Watch") for _ in range(3)]
+        for stream in streams:
+            for _ in range(8):
+                await stream.send(empty)
+        lazy.h2.increment_flow_control_window(1 << 20, streams[-1].stream_id)
+        await lazy.flush()
+        with pytest.raises(CallFailed, match="too many requests"):
+            await read_all(streams[-1])
+
+
+async def test_unary_requests_that_do_not_end_have_bounded_bytes(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data") as etcd:
+        request = make("PutRequest", key=b"a", value=bytes(1_000_000))
+        calls = []
+        for _ in range(17):
+            calls.append(await etcd.grpc.open(f"{KV}/Put"))
+            await calls[-1].send(request)
+        with pytest.raises(CallFailed, match="unfinished messages"):
+            await calls[-1].receive()
+        await calls[0].end()
+        assert (await calls[0].receive()) is not None
+
+
 async def read_all(stream: Call) -> None:
     while await stream.receive() is not None:
         pass
