@@ -1,6 +1,7 @@
 """Random conversations of an HTTP/2 client with a server: mostly right, sometimes wrong, sometimes hostile.
 
-`python -m tests.kvstore.etcd.http2_sequences FIRST COUNT` plays many of them to both implementations of a connection.
+`python -m tests.kvstore.etcd.http2_sequences FIRST COUNT [STEPS]` plays many of them to both implementations of a
+connection.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 import hpack
+import hyperframe.frame
 
 from kvstore.etcd.http2 import (
     PREFACE,
@@ -42,6 +44,12 @@ the size of the table without end."""
 LAXER = ("invalid padding", "May not increment flow control window")
 """Why the library ends a connection, and the engine goes on: the padding of a header list is all that its frame has, or
 the window of a stream that has ended would become too large."""
+
+hyperframe.frame.FRAMES.pop(hyperframe.frame.AltSvcFrame.type, None)
+# The library alone knows ALTSVC, and so finds faults in frames that the engine ignores.
+
+STEPS = 40
+"""The number of frames of a conversation."""
 
 BOUNDS = HttpBounds(
     window_bytes=70_000, header_bytes_max=600, resets_max=10**6, control_frames_max=10**6, unsent_bytes_max=10**7
@@ -86,10 +94,30 @@ class Conversation:
         self._known: list[int] = [1]  # Streams that were open once.
         # One conversation in three makes no mistakes, so that long ones are covered as well.
         self._mistakes = self.random.choice((0.0, 0.02, 0.1))
+        self._damages = self.random.choice((0.0, 0.0, 0.05, 0.2))  # The share of frames that change on their way.
+        self._before = b""
         self.is_over = False
 
     def frames(self) -> bytes:
         """The next frames of the client: usually one."""
+        found = self._frames()
+        if found and self.random.random() < self._damages:
+            found = self._damage(found)
+        self._before = found or self._before
+        return found
+
+    def _damage(self, found: bytes) -> bytes:
+        """Flip a bit, or lose, cut, repeat or exchange frames."""
+        at = self.random.randrange(len(found))
+        flipped = found[:at] + bytes([found[at] ^ 1 << self.random.randrange(8)]) + found[at + 1 :]
+        head = self.random.randrange(min(9, len(found)))  # Most bits of a head mean something.
+        other = found[:head] + bytes([found[head] ^ 1 << self.random.randrange(8)]) + found[head + 1 :]
+        again = self._frames()
+        return self.random.choice(
+            (flipped, other, b"", found[:at], found + found, again + found, found + self._before, found[at:])
+        )
+
+    def _frames(self) -> bytes:
         makers = (
             (self._request, 10), (self._data, 8), (self._window, 3), (self._reset, 1), (self._ping, 1),
             (self._settings, 1),
@@ -172,6 +200,7 @@ class Conversation:
         if self.random.random() < 0.3:
             return frame(4, 1, 0, b"")
         choices = (
+            (1, 0),
             (1, 100),
             (1, 4_096),
             (2, 0),
@@ -310,12 +339,13 @@ class Server:
         self._rest = data
 
 
-def play(seed: int, steps: int = 40) -> tuple[Seen, Seen]:
+def play(seed: int, steps: int = STEPS) -> tuple[Seen, Seen]:
     """Play one conversation to the library and to the engine, with the same responses."""
     conversation = Conversation(seed)
     random = conversation.random
     servers = Server(LibraryConnection(BOUNDS)), Server(EngineConnection(BOUNDS))
     streams: list[int] = []
+    begun: set[int] = set()
     data = PREFACE + frame(4, 0, 0, b"")
     for _ in range(steps):
         data += conversation.frames()
@@ -326,8 +356,8 @@ def play(seed: int, steps: int = 40) -> tuple[Seen, Seen]:
         for server in servers:
             events = server.receive(piece)
         streams += [event.stream_id for event in events if isinstance(event, RequestBegan)]
-        if streams and random.random() < 0.5:
-            _respond(random, servers, streams)
+        if random.random() < 0.5:
+            _respond(random, servers, streams, begun)
         for server in servers:
             server.read_output()
         if conversation.is_over or any(server.seen.end for server in servers):
@@ -335,24 +365,46 @@ def play(seed: int, steps: int = 40) -> tuple[Seen, Seen]:
     return servers[0].seen, servers[1].seen
 
 
-def _respond(random: Random, servers: tuple[Server, Server], streams: list[int]) -> None:
-    stream_id = random.choice(streams)
+def play_pieces(seed: int, steps: int = STEPS) -> tuple[Seen, Seen]:
+    """Play one conversation to two engines: frame by frame, and byte by byte."""
+    conversation = Conversation(seed)
+    servers = Server(EngineConnection(BOUNDS)), Server(EngineConnection(BOUNDS))
+    data = PREFACE + frame(4, 0, 0, b"")
+    while steps and not any(server.seen.end for server in servers):
+        servers[0].receive(data)
+        for at in range(len(data)):
+            servers[1].receive(data[at : at + 1])
+        data = conversation.frames()
+        steps -= 1
+        for server in servers:
+            server.read_output()
+    return servers[0].seen, servers[1].seen
+
+
+def _respond(random: Random, servers: tuple[Server, Server], streams: list[int], begun: set[int]) -> None:
+    """Send a response or a part of one, sometimes on a stream that is over or not open. `begun`: the streams whose
+    response has begun."""
+    stream_id = random.choice(streams) if streams and random.random() < 0.9 else random.randrange(200)
     body = random.randbytes(random.choice((0, 20, 20, 20_000, 90_000)))
     begin, end = ((b":status", b"200"), (b"content-type", b"application/grpc")), ((b"grpc-status", b"0"),)
-    kind = random.randrange(4)
-    if kind < 3:
-        streams.remove(stream_id)
+    kind = random.choice(("whole", "refused", "parts", "more"))
+    is_first = stream_id not in begun
     for server in servers:
-        if kind == 0:
+        if kind == "whole" and is_first:
             server.http.send_response(stream_id, begin, body, end)
-        elif kind == 1:
+        elif kind == "refused" and is_first:
             server.http.send_headers(stream_id, (*begin, *end), is_last=True)
         else:
-            server.http.send_headers(stream_id, begin)
+            if is_first:
+                server.http.send_headers(stream_id, begin)
             server.http.send_data(stream_id, body)
-            server.http.send_headers(stream_id, end, is_last=True)
-            streams[:] = [each for each in streams if each != stream_id]
-            continue
+            if kind != "more":
+                server.http.send_headers(stream_id, end, is_last=True)
+    if kind != "more":
+        streams[:] = [each for each in streams if each != stream_id]
+        begun.discard(stream_id)
+    elif stream_id in streams:
+        begun.add(stream_id)
 
 
 def are_alike(library: Seen, engine: Seen) -> bool:
@@ -365,12 +417,12 @@ def are_alike(library: Seen, engine: Seen) -> bool:
 
 
 def main() -> None:
-    """Play COUNT conversations from the seed FIRST on, and print the seeds that differ."""
-    first, count = map(int, sys.argv[1:])
+    """Play COUNT conversations from the seed FIRST on, of STEPS frames, and print the seeds that differ."""
+    first, count, steps = (*map(int, sys.argv[1:]), STEPS)[:3]
     ends: Counter[str] = Counter()
     wrong = 0
     for seed in range(first, first + count):
-        library, engine = play(seed)
+        library, engine = play(seed, steps)
         ends[str(library.end)[:14]] += 1
         if not are_alike(library, engine):
             wrong += 1

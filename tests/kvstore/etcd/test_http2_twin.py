@@ -17,7 +17,7 @@ from kvstore.etcd.http2 import (
 )
 from kvstore.etcd.http2_engine import CONTINUATIONS_MAX, EngineConnection
 from kvstore.etcd.http2_headers import encode_headers
-from tests.kvstore.etcd.http2_sequences import USUAL, are_alike, frame, play
+from tests.kvstore.etcd.http2_sequences import USUAL, are_alike, frame, play, play_pieces
 
 BLOCK = encode_headers(tuple(USUAL))
 CALLS = ((b":status", b"200"),)
@@ -35,6 +35,15 @@ def opened(*frames: bytes, bounds: HttpBounds | None = None) -> EngineConnection
 def test_random_conversations_end_alike(first: int) -> None:
     differing = [seed for seed in range(first, first + 250) if not are_alike(*play(seed))]
     assert not differing
+
+
+def test_the_pieces_in_which_bytes_arrive_make_no_difference() -> None:
+    for seed in range(200):
+        at_once, by_bytes = play_pieces(seed)
+        if at_once.end is None:
+            assert at_once == by_bytes, seed
+        else:
+            assert (at_once.end, at_once.reason) == (by_bytes.end, by_bytes.reason), seed
 
 
 def test_the_conversations_reach_both_ends() -> None:
