@@ -49,7 +49,7 @@ _END_HEADERS, _PADDED, _WITH_PRIORITY = 0x4, 0x8, 0x20
 _IS_OF_STREAM = tuple(kind not in (_SETTINGS, _PING, _GOAWAY) for kind in range(_CONTINUATION + 1))
 
 _NO_ERROR, _PROTOCOL_ERROR, _FLOW_CONTROL_ERROR, _STREAM_CLOSED = 0x0, 0x1, 0x3, 0x5
-_FRAME_SIZE_ERROR, _REFUSED_STREAM, _ENHANCE_YOUR_CALM = 0x6, 0x7, 0xB
+_FRAME_SIZE_ERROR, _REFUSED_STREAM, _COMPRESSION_ERROR, _ENHANCE_YOUR_CALM = 0x6, 0x7, 0x9, 0xB
 
 _TABLE_SIZE, _PUSH, _STREAMS_MAX, _WINDOW, _FRAME_MAX, _LIST_MAX, _CONNECT = 1, 2, 3, 4, 5, 6, 8
 _TABLE_BYTES = 4_096  # The table of HPACK in both directions, until a peer says otherwise.
@@ -420,13 +420,13 @@ class EngineConnection(OutputQueues):
         if not _is_repeatable(block):
             self._known.clear()  # The table of the connection may change.
             if _MANY_UPDATES.match(block):
-                raise _ConnectionFault(_PROTOCOL_ERROR, "a header list changes the size of the table too often")
+                raise _ConnectionFault(_COMPRESSION_ERROR, "a header list changes the size of the table too often")
         try:
             return tuple((bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True))
         except hpack.OversizedHeaderListError as error:
             raise _ConnectionFault(_ENHANCE_YOUR_CALM, f"a header list is too long: {error}") from None
         except hpack.HPACKError as error:
-            raise _ConnectionFault(_PROTOCOL_ERROR, f"a header list cannot be decoded: {error}") from None
+            raise _ConnectionFault(_COMPRESSION_ERROR, f"a header list cannot be decoded: {error}") from None
 
     def _end(self, reason: str, code: int = _NO_ERROR) -> ConnectionEnded:
         self._is_over = True

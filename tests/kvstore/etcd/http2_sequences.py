@@ -29,8 +29,9 @@ from kvstore.etcd.http2 import (
 from kvstore.etcd.http2_engine import EngineConnection
 from kvstore.etcd.http2_library import LibraryConnection
 
-ALIKE = (5, 6)
-"""Errors of streams that are not open, and of lengths. Each implementation calls some of them a PROTOCOL_ERROR."""
+ALIKE = (5, 6, 9)
+"""Errors of streams that are not open, of lengths, and of HPACK. Each implementation calls some of them a
+PROTOCOL_ERROR."""
 
 STRICTER = (
     "continues a header list that has not begun", "resets stream", "has pushed a stream", "depends on itself",

@@ -200,6 +200,14 @@ def test_a_header_list_changes_the_size_of_the_table_twice_at_most() -> None:
     assert isinstance(ended, ConnectionEnded)
 
 
+def test_a_header_list_that_cannot_be_decoded_is_an_error_of_compression() -> None:
+    """RFC 9113, section 4.3."""
+    connection = opened()
+    [ended] = connection.receive(frame(1, 5, 1, b"\xff"), 1)
+    assert isinstance(ended, ConnectionEnded)
+    assert connection.take_output()[-4:] == (9).to_bytes(4)
+
+
 def test_a_whole_response_uses_the_window_of_its_stream() -> None:
     """A client with the largest window opens it again by what it has read."""
     connection = opened(frame(4, 0, 0, b"\0\4\x7f\xff\xff\xff"), frame(1, 4, 1, BLOCK))
