@@ -134,6 +134,17 @@ async def sends_byte_by_byte(stream: trio.SocketStream) -> None:
         await stream.send_all(bytes([byte]))
 
 
+async def waits_on_all_streams(stream: trio.SocketStream) -> None:
+    """Each byte comes alone, while a thousand responses wait."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(drain, stream)
+        calls = (call(each, f"{KV}/Range", make("RangeRequest", key=b"a")) for each in IDS[:990])
+        await stream.send_all(NO_WINDOW + b"".join(calls))
+        await trio.sleep(0.5)
+        for byte in frame(200, 0, 0, bytes(16_000)):
+            await stream.send_all(bytes([byte]))
+
+
 async def sends_chunks_without_end(stream: trio.SocketStream) -> None:
     await stream.send_all(b"POST /v3/kv/put HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
     while True:
@@ -160,6 +171,17 @@ ATTACKS: dict[str, Callable[[trio.SocketStream], Awaitable[None]]] = {
         )
     ),
     "settings": sending(lambda: OPENING + frame(SETTINGS, 0, 0, b"\0\4\0\1\0\0") * 100_000),
+    "settings-of-windows": sending(
+        lambda: (
+            OPENING
+            + b"".join(frame(HEADERS, 4, each, headers(f"{KV}/Put")) for each in IDS[:990])
+            + frame(SETTINGS, 0, 0, b"\0\4\0\0\0\0\0\4\0\1\0\0" * 1_365) * 200
+        )
+    ),
+    "tables": sending(
+        lambda: OPENING + b"".join(frame(HEADERS, 4, each, b"\x20" * 16_000 + headers(WATCH)) for each in IDS[:500])
+    ),
+    "waiting-streams": waits_on_all_streams,
     "pings": sending(lambda: OPENING + frame(PING, 0, 0, b"12345678") * 100_000),
     "priorities": sending(lambda: OPENING + frame(PRIORITY, 0, 7, b"\0\0\0\0\1") * 100_000),
     "window-updates": sending(lambda: OPENING + frame(WINDOW, 0, 0, b"\0\0\0\1") * 1_000_000),
