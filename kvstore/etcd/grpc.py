@@ -27,6 +27,9 @@ from kvstore.etcd.schema import METHODS, Message, Method, message_class
 BODY_BYTES_MAX = 16 << 20
 """The greatest number of bytes of unfinished messages of one connection."""
 
+RUNNING_BYTES_MAX = 64 << 20
+"""The greatest number of bytes of the requests of one connection that have a whole message, and no response yet."""
+
 WAITING_BYTES_MAX = 16 << 20
 """The greatest number of bytes of messages of one connection that wait for the handlers of its streams."""
 
@@ -34,6 +37,7 @@ _HEAD = struct.Struct(">BI")
 _BEGIN: Headers = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 _SUCCESS: Headers = ((b"grpc-status", b"0"), (b"grpc-message", b""))
 _NOT_UNARY = EtcdError(Status.INTERNAL, "a unary call has one message")
+_TOO_MANY = EtcdError(Status.RESOURCE_EXHAUSTED, "etcdserver: too many requests")
 _NOT_GRPC: Headers = ((b":status", b"415"),)
 
 
@@ -59,6 +63,7 @@ class GrpcCall(EtcdCall[Any]):
         self._connection, self.stream_id = connection, stream_id
         self.body = bytearray()  # The beginning of a message.
         self.body_since = 0  # The time at which this message began to arrive.
+        self.running_bytes = 0  # The size of a whole request.
         self.is_packed = False  # True if messages may be compressed with gzip.
         self._has_begun = False
 
@@ -112,6 +117,7 @@ class GrpcConnection(HttpCalls[GrpcCall]):
         self.http = http
         self.linger_seconds = 1.0  # An attacker comes back at once.
         self._body_bytes = 0
+        self._running_bytes = 0
         self._waiting_bytes = 0  # The messages that wait for their handlers have at most so many bytes.
         self._known: dict[Headers, _CallHead] = {}  # What is known of the header lists of this connection.
 
@@ -175,6 +181,7 @@ class GrpcConnection(HttpCalls[GrpcCall]):
         """Remove a call that has ended."""
         if self.calls.pop(call.stream_id, None) is not None:
             self._body_bytes -= len(call.body)
+            self._running_bytes -= call.running_bytes
 
     def _began(self, event: RequestBegan, now: int) -> None:
         stream_id = event.stream_id
@@ -281,7 +288,7 @@ class GrpcConnection(HttpCalls[GrpcCall]):
             if self._waiting_bytes > WAITING_BYTES_MAX:
                 self._waiting_bytes = sum(each.inbox.size for each in self.calls.values())
         if len(call.inbox) > STREAM_REQUESTS_MAX or self._waiting_bytes > WAITING_BYTES_MAX:
-            self.fail(call, EtcdError(Status.RESOURCE_EXHAUSTED, "etcdserver: too many requests"))
+            self.fail(call, _TOO_MANY)
             return False
         return True
 
@@ -294,7 +301,12 @@ class GrpcConnection(HttpCalls[GrpcCall]):
         elif self._put_message(call, 0, len(body)):
             self._body_bytes -= len(body)
             body.clear()
-            self._begin(call)
+            call.running_bytes = call.inbox.size
+            self._running_bytes += call.running_bytes
+            if self._running_bytes > RUNNING_BYTES_MAX:
+                self.fail(call, _TOO_MANY)
+            else:
+                self._begin(call)
 
     def _refuse(self, stream_id: int, error: EtcdError, more: Headers | None = None) -> None:
         self.http.send_headers(stream_id, [*_BEGIN, *_trailers_of(error), *(more or ())], is_last=True)

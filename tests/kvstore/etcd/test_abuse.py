@@ -241,6 +241,26 @@ async def test_unary_requests_that_do_not_end_have_bounded_bytes(tmp_path: Path)
         assert (await calls[0].receive()) is not None
 
 
+async def test_requests_without_a_response_yet_have_bounded_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """900 requests of 1.4 MB, in 1.7 KB of gzip each, once took 4 GiB of a member."""
+    monkeypatch.setattr("kvstore.etcd.grpc.RUNNING_BYTES_MAX", 1_500_000)
+    lock = make("v3lockpb.LockRequest", name=b"lock")
+    large = make("v3lockpb.LockRequest")
+    large.ParseFromString(lock.SerializeToString() + b"\x7a\xc0\x84\x3d" + bytes(1_000_000))  # An unknown field.
+    put = make("PutRequest", key=b"a", value=bytes(1_000_000))
+    async with serving(tmp_path / "data") as etcd:
+        await etcd.grpc.call("/v3lockpb.Lock/Lock", lock)
+        waiting = await etcd.grpc.open("/v3lockpb.Lock/Lock")
+        await waiting.send(large, is_last=True)
+        with pytest.raises(CallFailed, match="too many requests"):
+            await etcd.grpc.call(f"{KV}/Put", put)
+        await waiting.reset()
+        for _ in range(3):
+            await etcd.grpc.call(f"{KV}/Put", put)
+
+
 async def read_all(stream: Call) -> None:
     while await stream.receive() is not None:
         pass
