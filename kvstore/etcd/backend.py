@@ -19,6 +19,7 @@ from kvstore.errors import Unavailable
 from kvstore.etcd.call import EtcdCall
 from kvstore.etcd.coroutines import Abort, Resume, Wait
 from kvstore.etcd.errors import DEADLINE, PERMISSION, EtcdError, Status
+from kvstore.etcd.range_gate import RangeGate
 from kvstore.etcd.renewer import Renewer
 from kvstore.etcd.schema import Message, make
 from kvstore.protocol.commands import Command
@@ -99,8 +100,8 @@ def number_of(cluster_id: bytes, node_id: str) -> int:
 class Context:
     """What the handler of one call uses."""
 
-    def __init__(self, facts: Facts, backend: Backend, call: EtcdCall[Any]) -> None:
-        self.facts, self.backend, self.call = facts, backend, call
+    def __init__(self, facts: Facts, backend: Backend, call: EtcdCall[Any], gate: RangeGate) -> None:
+        self.facts, self.backend, self.call, self.gate = facts, backend, call, gate
 
     @property
     def deadline(self) -> int:

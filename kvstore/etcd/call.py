@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 from kvstore.etcd.coroutines import Abort, Mailbox, Resume, RunningHandler, Wait
 from kvstore.etcd.errors import EtcdError
@@ -21,6 +22,16 @@ stream."""
 UNSENT_BYTES_MAX = 4 << 20
 """The greatest number of bytes that a stream may keep for a client that does not read. At this bound, the handler waits
 for room."""
+
+
+class LongResponse(NamedTuple):
+    """A response that was made in parts, because the whole in one step would stop the member for too long. `message`:
+    the response without the items of its field `field`. `parts`: these items, as `EtcdCall.encode_items` encodes them.
+    """
+
+    message: Message
+    field: str
+    parts: Sequence[bytes]
 
 
 class EtcdCall(ABC, Generic[ItemT]):
@@ -43,10 +54,21 @@ class EtcdCall(ABC, Generic[ItemT]):
     def finish(self, error: EtcdError | None) -> None:
         """End the call: with success, or with an error."""
 
-    def answer(self, message: Message) -> None:
+    @property
+    @abstractmethod
+    def origin(self) -> object:
+        """The connection of the call. Calls of one connection share its turns."""
+
+    @abstractmethod
+    def answer(self, response: Message | LongResponse) -> None:
         """Send the only message of a response, and end the call."""
-        self.send(message)
-        self.finish(None)
+
+    @abstractmethod
+    def encode_items(self, message: Message, field: str) -> bytes:
+        """Encode a message that has only items of `field`, as a part of a `LongResponse`."""
+
+    def check_room(self) -> None:
+        """Raise EtcdError if the client has to read earlier responses before it gets another one."""
 
     @abstractmethod
     def has_room(self) -> bool:

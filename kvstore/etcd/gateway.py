@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any
@@ -16,7 +17,7 @@ import h11
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor
 
-from kvstore.etcd.call import EtcdCall, timeout_of
+from kvstore.etcd.call import EtcdCall, LongResponse, timeout_of
 from kvstore.etcd.errors import HTTP_STATUS, EtcdError, Status
 from kvstore.etcd.http_calls import HttpCalls
 from kvstore.etcd.schema import METHODS, Message, Method, message_class
@@ -28,6 +29,9 @@ BODY_BYTES_MAX = 3 << 20
 
 WAITING_BYTES_MAX = 1 << 20
 """The greatest number of bytes that a client may send behind a request that is not answered yet."""
+
+OUTPUT_STEP_BYTES = 1 << 20
+"""The bytes of a response that are sent in one step, unless one part is longer."""
 
 FORMS = ("/v3", "/v3beta", "/v3alpha")
 
@@ -63,6 +67,27 @@ class GatewayCall(EtcdCall[Any]):
             return
         self._begin_stream()
         self._connection.send_chunk(_json({"result": item}) + b"\n")
+
+    @property
+    def origin(self) -> object:
+        """The connection of the call."""
+        return self._connection
+
+    def answer(self, response: Message | LongResponse) -> None:
+        """Send the only message of a response, and end the call."""
+        if not isinstance(response, LongResponse):
+            self.send(response)
+        elif not self.is_ended:
+            item = json_format.MessageToDict(response.message, preserving_proto_field_name=True)
+            head = _json({**item, response.field: []}).removesuffix(b"]}")
+            parts = [part for part in response.parts if part]
+            self._connection.respond(HTTPStatus.OK, head, *_separated(parts), b"]}")
+        self.finish(None)
+
+    def encode_items(self, message: Message, field: str) -> bytes:
+        """Encode a message that has only items of `field`, as a part of a `LongResponse`."""
+        items = json_format.MessageToDict(message, preserving_proto_field_name=True).get(field, [])
+        return _json(items)[1:-1]
 
     def finish(self, error: EtcdError | None) -> None:
         """End the call: with success, or with an error."""
@@ -115,7 +140,8 @@ class GatewayConnection(HttpCalls[GatewayCall]):
         self._waiting_bytes = 0  # The bytes that have arrived during the present call.
         self._request: h11.Request | None = None
         self._body = bytearray()
-        self._out: list[bytes] = []
+        self._out: deque[bytes] = deque()
+        self._out_bytes = 0
         self.note_end: Callable[[], None] = _nothing
 
     @property
@@ -129,8 +155,13 @@ class GatewayConnection(HttpCalls[GatewayCall]):
 
     @property
     def unread_bytes(self) -> int:
-        """0, because all output waits for the socket."""
-        return 0
+        """The bytes of output that were not taken yet."""
+        return self._out_bytes
+
+    @property
+    def has_more(self) -> bool:
+        """True if there is more output than the step that `take_output` has taken."""
+        return bool(self._out)
 
     def receive(self, data: bytes, now: int) -> None:
         """Take received bytes. `now`: monotonic ns."""
@@ -148,9 +179,14 @@ class GatewayConnection(HttpCalls[GatewayCall]):
             self._refuse(HTTPStatus(error.error_status_hint), str(error))
 
     def take_output(self) -> bytes:
-        """Take the bytes to send."""
-        data, self._out = b"".join(self._out), []
-        return data
+        """Take the bytes to send: one step of them."""
+        parts: list[bytes] = []
+        size = 0
+        while self._out and size < OUTPUT_STEP_BYTES:
+            parts.append(self._out.popleft())
+            size += len(parts[-1])
+        self._out_bytes -= size
+        return b"".join(parts)
 
     def _go_away(self, error: EtcdError) -> None:
         self.end_reason = error.text
@@ -170,14 +206,15 @@ class GatewayConnection(HttpCalls[GatewayCall]):
 
     # Responses.
 
-    def respond(self, status: HTTPStatus, body: bytes, content_type: str = "application/json") -> None:
-        """Send a whole response."""
-        headers = [("Content-Type", content_type), ("Content-Length", str(len(body)))]
+    def respond(self, status: HTTPStatus, *body: bytes, content_type: str = "application/json") -> None:
+        """Send a whole response. `body`: its parts."""
+        headers = [("Content-Type", content_type), ("Content-Length", str(sum(map(len, body))))]
         if self.calls:
             headers.append(_OF_A_CALL)
         self._send(h11.Response(status_code=status, reason=status.phrase, headers=headers))
         is_head = self._request is not None and self._request.method == b"HEAD"
-        self._send(h11.Data(data=b"" if is_head else body))
+        for part in () if is_head else body:
+            self._send(h11.Data(data=part))
         self._end_response()
 
     def begin_stream(self) -> None:
@@ -195,7 +232,9 @@ class GatewayConnection(HttpCalls[GatewayCall]):
 
     def _send(self, event: h11.Event) -> None:
         if not self.end_reason:
-            self._out.append(self._http.send(event) or b"")
+            data = self._http.send(event) or b""
+            self._out.append(data)
+            self._out_bytes += len(data)
             self.note_output()
 
     def _end_response(self) -> None:
@@ -255,16 +294,16 @@ class GatewayConnection(HttpCalls[GatewayCall]):
         if method is None:
             found = self._page(path)
             if found is not None and request.method not in (b"GET", b"HEAD"):
-                self.respond(HTTPStatus.METHOD_NOT_ALLOWED, b"Method Not Allowed\n", _TEXT)
+                self.respond(HTTPStatus.METHOD_NOT_ALLOWED, b"Method Not Allowed\n", content_type=_TEXT)
             elif found is None:
                 words = b"Not Found\n" if path.startswith("/v3") else b"404 page not found\n"
-                self.respond(HTTPStatus.NOT_FOUND, words, _TEXT)
+                self.respond(HTTPStatus.NOT_FOUND, words, content_type=_TEXT)
             else:
                 status, content_type, body = found
-                self.respond(status, body, content_type)
+                self.respond(status, body, content_type=content_type)
             return
         if request.method != b"POST":
-            self.respond(HTTPStatus.METHOD_NOT_ALLOWED, b"Method Not Allowed\n", _TEXT)
+            self.respond(HTTPStatus.METHOD_NOT_ALLOWED, b"Method Not Allowed\n", content_type=_TEXT)
             return
         try:
             messages = list(_messages_of(bytes(self._body), method))
@@ -363,6 +402,12 @@ def _known_fields(item: Any, descriptor: Descriptor) -> Any:
         else:
             known[name] = _known_fields(value, inner)
     return known
+
+
+def _separated(parts: list[bytes]) -> Iterator[bytes]:
+    """The parts, with a comma between two of them."""
+    for number, part in enumerate(parts):
+        yield b"," + part if number else part
 
 
 def _error_body(error: EtcdError) -> bytes:

@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from kvstore.etcd.call import REQUEST_BYTES_MAX, STREAM_REQUESTS_MAX, UNSENT_BYTES_MAX, EtcdCall, timeout_of
+from kvstore.etcd.call import (
+    REQUEST_BYTES_MAX,
+    STREAM_REQUESTS_MAX,
+    UNSENT_BYTES_MAX,
+    EtcdCall,
+    LongResponse,
+    timeout_of,
+)
 from kvstore.etcd.errors import EtcdError, Status, unimplemented
 from kvstore.etcd.http2 import (
     ConnectionEnded,
@@ -78,19 +85,51 @@ class GrpcCall(EtcdCall[Any]):
         http.send_data(self.stream_id, _body_of(message))
         self._connection.note_output()
 
-    def answer(self, message: Message) -> None:
+    @property
+    def origin(self) -> object:
+        """The connection of the call."""
+        return self._connection
+
+    def answer(self, response: Message | LongResponse) -> None:
         """Send the only message of a response, and end the call."""
         if self.is_ended:
             return
         http = self._connection.http
-        if not http.has_room:
-            words = f"etcdserver: this connection has {http.waiting_bytes} bytes of responses that its client must read"
-            self.finish(EtcdError(Status.RESOURCE_EXHAUSTED, words))
+        try:
+            self.check_room()
+        except EtcdError as error:
+            self.finish(error)
             return
         self.is_ended = True
-        http.send_response(self.stream_id, _BEGIN, _body_of(message), _SUCCESS)
+        if isinstance(response, LongResponse):
+            self._send_parts(response)
+        else:
+            http.send_response(self.stream_id, _BEGIN, _body_of(response), _SUCCESS)
         self._connection.note_output()
         self._connection.forget(self)
+
+    def _send_parts(self, response: LongResponse) -> None:
+        """Send a message in parts: the fields of a message may come in any order, and its items one by one."""
+        http = self._connection.http
+        first = response.message.SerializeToString()
+        size = len(first) + sum(map(len, response.parts))
+        http.send_headers(self.stream_id, _BEGIN)
+        http.send_data(self.stream_id, _HEAD.pack(0, size) + first)
+        for part in response.parts:
+            http.send_data(self.stream_id, part)
+        http.send_headers(self.stream_id, _SUCCESS, is_last=True)
+
+    def encode_items(self, message: Message, field: str) -> bytes:  # noqa: ARG002 - The message has no other field.
+        """Encode a message that has only items of `field`, as a part of a `LongResponse`."""
+        data: bytes = message.SerializeToString()
+        return data
+
+    def check_room(self) -> None:
+        """Raise EtcdError if the client has to read earlier responses before it gets another one."""
+        http = self._connection.http
+        if not http.has_room:
+            words = f"etcdserver: this connection has {http.waiting_bytes} bytes of responses that its client must read"
+            raise EtcdError(Status.RESOURCE_EXHAUSTED, words)
 
     def finish(self, error: EtcdError | None) -> None:
         """End the call: with success, or with an error."""
@@ -148,6 +187,20 @@ class GrpcConnection(HttpCalls[GrpcCall]):
                 case ConnectionEnded():
                     self.end_reason = event.reason
                     self.cancel_all()
+        if not had_room and self.http.has_room:
+            self.note_room()
+
+    @property
+    def has_more(self) -> bool:
+        """True if there is more output than the step that `take_output` has taken."""
+        return self.http.has_more
+
+    def send_more(self) -> None:
+        """Make more output of responses that wait. Called when all earlier output is with the socket."""
+        had_room = self.http.has_room
+        for event in self.http.send_more():
+            if isinstance(event, WindowOpened) and (call := self.calls.get(event.stream_id)) is not None:
+                call.note_room()
         if not had_room and self.http.has_room:
             self.note_room()
 

@@ -128,6 +128,15 @@ class HttpConnection(Protocol):
         """The bytes of a stream that wait for the window of the client."""
         ...
 
+    def send_more(self) -> list[HttpEvent]:
+        """Write the next step of the responses that wait, as far as the windows allow."""
+        ...
+
+    @property
+    def has_more(self) -> bool:
+        """True if `send_more` may write something although the client has sent nothing."""
+        ...
+
     def go_away(self) -> None:
         """Ask the client to open no more streams on this connection."""
         ...

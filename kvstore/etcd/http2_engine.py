@@ -480,7 +480,7 @@ class EngineConnection(OutputQueues):
 
     def take_output(self) -> bytes:
         """Take the bytes to send."""
-        out, self._out = self._out, []
+        out, self._out, self._step_bytes = self._out, [], 0
         return b"".join(out)
 
     def _has_stream(self, stream_id: int) -> bool:

@@ -210,6 +210,7 @@ class LibraryConnection(OutputQueues):
 
     def take_output(self) -> bytes:
         """Take the bytes to send."""
+        self._step_bytes = 0
         return self._h2.data_to_send()
 
     def _has_stream(self, stream_id: int) -> bool:

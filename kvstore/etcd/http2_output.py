@@ -12,6 +12,9 @@ from kvstore.etcd.http2_floods import FloodCount
 FRAME_BYTES_MAX = 16_384
 """The size of the frames of all peers that have not asked for another one."""
 
+STEP_BYTES_MAX = 1 << 20
+"""The bytes of waiting responses that are written in one step. Other tasks of the member run between two steps."""
+
 _TINY_FRAME_BYTES = 512
 
 
@@ -34,6 +37,8 @@ class OutputQueues(ABC):
         self._waiting: dict[int, _Outgoing] = {}
         self._waiting_bytes = 0
         self._has_opened = False  # True if the client has opened a window since the last flush.
+        self._step_bytes = 0  # The bytes of waiting responses that were written since the last output was taken.
+        self._is_cut = False  # True if a step has ended before the windows were used up.
         self._is_over = False
 
     @abstractmethod
@@ -86,6 +91,18 @@ class OutputQueues(ABC):
         self.send_data(stream_id, data)
         self.send_headers(stream_id, trailers, is_last=True)
 
+    def send_more(self) -> list[HttpEvent]:
+        """Write the next step of the responses that wait, as far as the windows allow."""
+        found: list[HttpEvent] = []
+        if self._waiting:
+            self._flush(found)
+        return found
+
+    @property
+    def has_more(self) -> bool:
+        """True if `send_more` may write something although the client has sent nothing."""
+        return self._is_cut
+
     @property
     def has_room(self) -> bool:
         """False while too many bytes of all streams wait for the windows of the client."""
@@ -108,11 +125,19 @@ class OutputQueues(ABC):
             self._waiting_bytes -= waiting.size
 
     def _flush(self, found: list[HttpEvent]) -> None:
-        """Send what the windows allow, one frame of each stream in turn. Cost: O(waiting streams + frames)."""
-        self._has_opened = False
+        """Send what the windows and this step allow, one frame of each stream in turn. Cost: O(waiting streams +
+        frames)."""
+        self._has_opened = self._is_cut = False
         ready = [] if self._is_over else list(self._waiting)
         while ready:
-            ready = [stream_id for stream_id in ready if self._send_frame(stream_id, found)]
+            following: list[int] = []
+            for stream_id in ready:
+                if self._step_bytes >= STEP_BYTES_MAX:
+                    self._is_cut = True
+                    return
+                if self._send_frame(stream_id, found):
+                    following.append(stream_id)
+            ready = following
 
     def _send_frame(self, stream_id: int, found: list[HttpEvent]) -> bool:
         """Send one frame of a stream. Returns False if the window is closed."""
@@ -133,6 +158,8 @@ class OutputQueues(ABC):
                 self._floods.messages += 1
             waiting.size -= len(data)
             self._waiting_bytes -= len(data)
+            self._step_bytes += len(data)
+            self._waiting[stream_id] = self._waiting.pop(stream_id)  # The next step begins with another stream.
             self._write_data(stream_id, bytes(data))
         if not waiting.data and self._waiting.pop(stream_id, None) is not None:
             if waiting.trailers is not None:

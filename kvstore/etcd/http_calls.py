@@ -35,6 +35,14 @@ class HttpCalls(ABC, Generic[CallT]):
     def take_output(self) -> bytes:
         """Take the bytes to send."""
 
+    @property
+    @abstractmethod
+    def has_more(self) -> bool:
+        """True if there is more output than the step that `take_output` has taken."""
+
+    def send_more(self) -> None:
+        """Make more output of responses that wait. Called when all earlier output is with the socket."""
+
     @abstractmethod
     def take_pause(self) -> float:
         """The seconds for which the host should read nothing more, because of what the client has just sent."""

@@ -28,6 +28,7 @@ from kvstore.etcd.http2_engine import EngineConnection
 from kvstore.etcd.http2_library import LibraryConnection
 from kvstore.etcd.http_calls import HttpCalls
 from kvstore.etcd.identities import Identities, Identity
+from kvstore.etcd.range_gate import RangeGate
 from kvstore.etcd.services.watch import Tick
 from kvstore.monitoring.health import quorum_problem
 from kvstore.store.machine import KvMachine
@@ -60,6 +61,9 @@ UNREAD_SECONDS_MAX = 120.0
 
 REQUEST_SECONDS_MAX = 30.0
 """The time from the first to the last byte of a message of a client."""
+
+PAGE_PAUSE_SECONDS = 0.002
+"""The least pause of ranges that wait for their turns: all other tasks of the member run meanwhile."""
 
 TURN_SECONDS = 0.25
 """The interval at which deadlines are checked."""
@@ -136,6 +140,7 @@ class EtcdPort:
         self._dirty: dict[_Connection, None] = {}
         self._flusher: trio.lowlevel.Task | None = None  # Set only while the flushing task sleeps.
         self._turnstile = trio.StrictFIFOLock()
+        self._gate = RangeGate(now_ns)
         self._slice_began = 0
         self._read_bytes = 8 * 1024
 
@@ -147,6 +152,7 @@ class EtcdPort:
             self._identities = identities
             nursery.start_soon(self._flush_forever)
             nursery.start_soon(self._keep_time)
+            nursery.start_soon(self._admit_ranges)
             task_status.started()
             try:
                 await trio.sleep_forever()
@@ -227,7 +233,7 @@ class EtcdPort:
         self._flush(connection)
         logger.debug("a connection of an etcd client ends: %s", connection.calls.end_reason)
         with trio.move_on_after(1 + connection.calls.linger_seconds):
-            while connection.outbox or connection.is_writing:
+            while connection.outbox_bytes or connection.calls.has_more:
                 connection.has_room = trio.Event()
                 await connection.has_room.wait()
             await trio.sleep(connection.calls.linger_seconds)
@@ -266,7 +272,23 @@ class EtcdPort:
     def _begin_as(self, call: EtcdCall[object], identity: Identity) -> None:
         if call.method.gives_stream:
             self._streams[call] = None
-        begin(Context(self._facts, identity, call))
+        begin(Context(self._facts, identity, call, self._gate))
+
+    async def _admit_ranges(self) -> None:
+        """Let ranges go on when their pages have been paid for."""
+        is_waiting = trio.Event()
+
+        def note_wait() -> None:
+            is_waiting.set()
+
+        self._gate.note_wait = note_wait
+        while True:
+            await is_waiting.wait()
+            is_waiting = trio.Event()
+            self._gate.admit()
+            while (seconds := self._gate.opens_in) is not None:
+                await trio.sleep(max(seconds, PAGE_PAUSE_SECONDS))
+                self._gate.admit()
 
     def _page(self, path: str) -> tuple[HTTPStatus, str, bytes] | None:
         if path == "/version":
@@ -360,16 +382,22 @@ class EtcdPort:
             self._flush(connection)
 
     def _flush(self, connection: _Connection) -> None:
-        """Send the bytes that the socket accepts at once. The writer sends the rest."""
-        data = connection.calls.take_output()
-        if not data:
-            return
-        if not connection.outbox and not connection.is_writing:
+        """Send the bytes that the socket accepts at once. The writer sends the rest, and then the next step."""
+        calls = connection.calls
+        if calls.has_more and not connection.outbox_bytes:
+            calls.send_more()
+        data = calls.take_output()
+        if data and not connection.outbox_bytes:
             data = data[send_at_once(connection.stream, data) :]
         if data:
             connection.outbox.append(data)
             connection.outbox_bytes += len(data)
             connection.has_output.set()
+        elif not connection.outbox_bytes:
+            if calls.has_more:
+                self._note_output(connection)  # The next step comes after the other tasks of the member.
+            elif connection.end.is_set():
+                connection.has_room.set()
 
     async def _write_forever(self, connection: _Connection) -> None:
         while True:

@@ -6,16 +6,20 @@ The response to a range comes as one message, as etcd's clients expect; the stor
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from heapq import merge
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Any
 
 from kvstore.errors import Unavailable
 from kvstore.etcd.backend import Context, result_of
+from kvstore.etcd.call import LongResponse
 from kvstore.etcd.errors import COMPACTED, EtcdError, Status, invalid
+from kvstore.etcd.range_gate import ITEM_COST, PAGE_ITEMS_MAX
 from kvstore.etcd.schema import Message, make
-from kvstore.limits import ETCD_LIMITS, PAGE_BYTES_MAX, TXN_DEPTH_MAX
+from kvstore.limits import ETCD_LIMITS, ITEM_OVERHEAD_BYTES, PAGE_BYTES_MAX, TXN_DEPTH_MAX
 from kvstore.protocol.commands import (
     Compact,
     Compare,
@@ -66,7 +70,7 @@ _SORTS = (attrgetter("key"), attrgetter("version"), attrgetter("create_revision"
 # Handlers.
 
 
-async def handle_range(context: Context, asked: Message) -> Message:
+async def handle_range(context: Context, asked: Message) -> Message | LongResponse:
     """Answer a Range."""
     check_range(asked)
     consistency = Consistency.LOCAL if asked.serializable else Consistency.LINEARIZABLE
@@ -77,13 +81,17 @@ async def handle_range(context: Context, asked: Message) -> Message:
         wanted = Range(asked.key, asked.key, count_only=True)
     if asked.limit > 0 and not _is_reordered(asked) and not _has_filters(asked):
         wanted = replace(wanted, limit=asked.limit)
-    first = await read(context, wanted, consistency)
-    assert isinstance(first, RangeResult), first
-    if first.more and (wanted.limit == 0 or len(first.items) < wanted.limit):
-        first = await _rest(context, wanted, first, asked)
-    response = range_response(asked, first)
-    response.header.CopyFrom(context.header(first.revision))
-    return response
+    first = await read_page(context, wanted, consistency)
+    if not _has_rest(wanted, first, len(first.items)):
+        response = range_response(asked, first)
+        response.header.CopyFrom(context.header(first.revision))
+        return response
+    # A handler that waits holds no page, because many may wait.
+    del first
+    context.call.check_room()
+    async with context.gate.long_ranges.place(context.call.origin):
+        context.call.check_room()
+        return await _long_range(context, wanted, consistency, asked)
 
 
 async def _get(context: Context, asked: Message, consistency: Consistency) -> Message:
@@ -161,30 +169,83 @@ async def read(context: Context, operation: Get | Range | Txn, consistency: Cons
     return read_answer(response, result_of, has_effect=False)
 
 
-async def _rest(context: Context, wanted: Range, first: RangeResult, asked: Message) -> RangeResult:
-    """Read the further pages of a range at the revision of the first page."""
-    items = list(first.items)
-    revision = asked.revision or first.revision
-    size = sum(map(_size_of, items))
-    page = first
-    while page.more and (not wanted.limit or len(items) < wanted.limit):
+async def read_page(context: Context, wanted: Range, consistency: Consistency) -> RangeResult:
+    """Read one page of a range, when it is the turn of this connection."""
+    limit = min(wanted.limit or PAGE_ITEMS_MAX, PAGE_ITEMS_MAX)
+    async with context.gate.pages.place(context.call.origin):
+        page = await read(context, replace(wanted, limit=limit), consistency)
+        assert isinstance(page, RangeResult), page
+        context.gate.charge(_bytes_of(page.items) + ITEM_COST * len(page.items))
+        return page
+
+
+def _has_rest(wanted: Range, page: RangeResult, count: int) -> bool:
+    """True if a range has further pages. `count`: the number of its items up to this page."""
+    return page.more and not wanted.count_only and (not wanted.limit or count < wanted.limit)
+
+
+async def _long_range(context: Context, wanted: Range, consistency: Consistency, asked: Message) -> LongResponse:
+    """Answer a range of several pages, all at the revision of the first page. Each page is encoded by itself, so that
+    no step takes long."""
+    first = page = await read_page(context, wanted, consistency)
+    size = count = found_count = 0
+    parts: list[bytes] = []
+    unsorted: list[Sequence[KeyRecord]] = []
+    while True:
+        size += _bytes_of(page.items)
+        count += len(page.items)
+        found = _filtered(asked, page.items)
+        if _is_reordered(asked):
+            unsorted.append(found)
+        else:
+            parts.append(_encoded(context, asked, found[: asked.limit - found_count] if asked.limit > 0 else found))
+        found_count += len(found)
+        is_enough = 0 < asked.limit < found_count and not unsorted
+        if is_enough or not _has_rest(wanted, page, count):
+            break
         if size > RANGE_BYTES_MAX:
             words = f"etcdserver: the range has more than {RANGE_BYTES_MAX} bytes: set a limit, and read it in pages"
             raise EtcdError(Status.RESOURCE_EXHAUSTED, words)
         last = page.items[-1].key
-        limit = wanted.limit - len(items) if wanted.limit else 0
-        following = replace(wanted, revision=revision, limit=limit)
+        limit = wanted.limit - count if wanted.limit else 0
+        following = replace(wanted, revision=asked.revision or first.revision, limit=limit)
         following = replace(following, end=last) if wanted.reverse else replace(following, start=last + b"\0")
-        found = await read(context, following, Consistency.LOCAL)
-        assert isinstance(found, RangeResult), found
-        page = found
-        items += page.items
-        size += sum(map(_size_of, page.items))
-    return RangeResult(first.revision, tuple(items), page.more, first.count)
+        page = await read_page(context, following, Consistency.LOCAL)
+    if unsorted:
+        parts = await _sorted_parts(context, asked, unsorted)
+    more = asked.limit > 0 and (page.more or asked.limit < found_count)
+    header = context.header(first.revision)
+    return LongResponse(make("RangeResponse", header=header, more=more, count=first.count), "kvs", parts)
 
 
-def _size_of(item: KeyRecord) -> int:
-    return len(item.key) + len(item.value or b"") + 64
+async def _sorted_parts(context: Context, asked: Message, pages: Sequence[Sequence[KeyRecord]]) -> list[bytes]:
+    """Encode the items of all pages in the order that a request wants. Other tasks run after each step."""
+    if asked.sort_order == 0 and asked.limit > 0:
+        kept = list(islice(chain.from_iterable(pages), asked.limit + 1))
+        pages = [kept[at : at + PAGE_ITEMS_MAX] for at in range(0, len(kept), PAGE_ITEMS_MAX)]
+    key, is_reverse = _sort_key(asked), asked.sort_order == 2
+    ordered: list[list[KeyRecord]] = []
+    for page in pages:
+        ordered.append(sorted(page, key=key, reverse=is_reverse))
+        await context.gate.turn()
+    merged: Iterator[KeyRecord] = merge(*ordered, key=key, reverse=is_reverse)
+    if asked.limit > 0:
+        merged = islice(merged, asked.limit)
+    parts: list[bytes] = []
+    while items := list(islice(merged, PAGE_ITEMS_MAX)):
+        parts.append(_encoded(context, asked, items))
+        await context.gate.turn()
+    return parts
+
+
+def _encoded(context: Context, asked: Message, items: Sequence[KeyRecord]) -> bytes:
+    part = make("RangeResponse")
+    _add_items(part, asked, items)
+    return context.call.encode_items(part, "kvs")
+
+
+def _bytes_of(items: Sequence[KeyRecord]) -> int:
+    return sum(len(each.key) + len(each.value or b"") for each in items) + ITEM_OVERHEAD_BYTES * len(items)
 
 
 # Requests.
@@ -402,21 +463,30 @@ def key_value(key: bytes, record: Record | KeyRecord) -> Message:
 
 def range_response(asked: Message, found: RangeResult) -> Message:
     """Return the response to a range, without its header: sorted, filtered, and cut at its limit."""
-    items: Sequence[KeyRecord] = found.items
+    items = _filtered(asked, found.items)
     more = found.more
-    if _has_filters(asked):
-        items = [each for each in items if _passes(asked, each)]
     if _is_reordered(asked):
         if asked.sort_order == 0 and asked.limit > 0:
             more = more or len(items) > asked.limit
             items = items[: asked.limit + 1]
-        sort_key: Any = (lambda each: each.value or b"") if asked.sort_target == 4 else _SORTS[asked.sort_target]
-        items = sorted(items, key=sort_key, reverse=asked.sort_order == 2)
+        items = sorted(items, key=_sort_key(asked), reverse=asked.sort_order == 2)
     if asked.limit > 0 and len(items) > asked.limit:
         more, items = True, items[: asked.limit]
     response = make("RangeResponse", more=more and asked.limit > 0, count=found.count)
-    if asked.count_only:
-        return response
+    if not asked.count_only:
+        _add_items(response, asked, items)
+    return response
+
+
+def _filtered(asked: Message, items: Sequence[KeyRecord]) -> Sequence[KeyRecord]:
+    return [each for each in items if _passes(asked, each)] if _has_filters(asked) else items
+
+
+def _sort_key(asked: Message) -> Callable[[KeyRecord], Any]:
+    return (lambda each: each.value or b"") if asked.sort_target == 4 else _SORTS[asked.sort_target]
+
+
+def _add_items(response: Message, asked: Message, items: Sequence[KeyRecord]) -> None:
     for each in items:
         pair = response.kvs.add(
             key=each.key,
@@ -427,7 +497,6 @@ def range_response(asked: Message, found: RangeResult) -> Message:
         )
         if each.value and not asked.keys_only:
             pair.value = each.value
-    return response
 
 
 def _delete_response(result: Result) -> Message:

@@ -16,10 +16,9 @@ from kvstore.etcd.errors import (
 )
 from kvstore.etcd.schema import Message, make
 from kvstore.etcd.services.cluster import membership_of
-from kvstore.etcd.services.kv import read
+from kvstore.etcd.services.kv import read_page
 from kvstore.protocol.commands import Range
 from kvstore.protocol.messages import Consistency
-from kvstore.protocol.results import RangeResult
 from kvstore.protocol.status import MemberStatus
 
 VERSION = "3.5.21"
@@ -116,8 +115,7 @@ async def _hash(context: Context, revision: int) -> tuple[int, int, int]:
     digest = 0
     start = b""
     while True:
-        page = await read(context, Range(start, None, revision=revision), Consistency.LOCAL)
-        assert isinstance(page, RangeResult), page
+        page = await read_page(context, Range(start, None, revision=revision), Consistency.LOCAL)
         for each in page.items:
             value = each.value or b""
             numbers = (each.create_revision, each.mod_revision, each.version, each.lease_id)
