@@ -17,7 +17,7 @@ import h11
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor
 
-from kvstore.etcd.call import EtcdCall, LongResponse, timeout_of
+from kvstore.etcd.call import STREAM_REQUESTS_MAX, EtcdCall, LongResponse, timeout_of
 from kvstore.etcd.errors import HTTP_STATUS, EtcdError, Status
 from kvstore.etcd.http_calls import HttpCalls
 from kvstore.etcd.schema import METHODS, Message, Method, message_class
@@ -29,6 +29,13 @@ BODY_BYTES_MAX = 3 << 20
 
 WAITING_BYTES_MAX = 1 << 20
 """The greatest number of bytes that a client may send behind a request that is not answered yet."""
+
+CHUNKS_MAX = 4_096
+"""The greatest number of parts in which the body of a request may arrive. A part costs some 20 µs at any size."""
+
+JSON_TOKENS_MAX = 65_536
+"""The greatest number of strings, members and brackets in the body of a request: the greatest transaction has half of
+it. JSON is decoded in one step, and this many tokens take some 10 ms."""
 
 OUTPUT_STEP_BYTES = 1 << 20
 """The bytes of a response that are sent in one step, unless one part is longer."""
@@ -140,6 +147,7 @@ class GatewayConnection(HttpCalls[GatewayCall]):
         self._waiting_bytes = 0  # The bytes that have arrived during the present call.
         self._request: h11.Request | None = None
         self._body = bytearray()
+        self._chunks = 0  # The parts in which the body has arrived.
         self._out: deque[bytes] = deque()
         self._out_bytes = 0
         self.note_end: Callable[[], None] = _nothing
@@ -267,15 +275,19 @@ class GatewayConnection(HttpCalls[GatewayCall]):
             if event is h11.NEED_DATA or event is h11.PAUSED:
                 return
             if isinstance(event, h11.Request):
-                self._request, self._body = event, bytearray()
+                self._request, self._body, self._chunks = event, bytearray(), 0
                 if event.http_version not in (b"1.0", b"1.1"):
                     self._refuse(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this port speaks HTTP/1.1 and HTTP/2")
                 if self._http.they_are_waiting_for_100_continue:
                     self._send(h11.InformationalResponse(status_code=100, headers=[]))
             elif isinstance(event, h11.Data):
                 self._body += event.data
+                self._chunks += 1
                 if len(self._body) > BODY_BYTES_MAX:
                     self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "etcdserver: request is too large")
+                elif self._chunks > CHUNKS_MAX:
+                    words = f"the body of this request comes in more than {CHUNKS_MAX} parts"
+                    self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, words)
             elif isinstance(event, h11.EndOfMessage):
                 self._since = None
                 self._answer()
@@ -359,11 +371,14 @@ def health_page(problem: str | None) -> tuple[HTTPStatus, str, bytes]:
 
 
 _BLANKS = re.compile(r"\s*")
+_TOKENS = (b'"', b",", b"{", b"[")
 
 
 def _messages_of(body: bytes, method: Method) -> Iterator[Message]:
     """The messages in the body of a request: one, or for a stream any number, one behind the other. Raises ValueError,
     ParseError."""
+    if sum(map(body.count, _TOKENS)) > JSON_TOKENS_MAX:
+        raise ValueError(f"the body of a request has more than {JSON_TOKENS_MAX} strings, members and brackets")
     text = body.decode()
     decoder = json.JSONDecoder()
     at, count = 0, 0
@@ -377,6 +392,8 @@ def _messages_of(body: bytes, method: Method) -> Iterator[Message]:
         count += 1
         if count > 1 and not method.takes_stream:
             raise ValueError("the body of a request is one JSON object")
+        if count > STREAM_REQUESTS_MAX:
+            raise ValueError(f"the body of a request has more than {STREAM_REQUESTS_MAX} messages")
         message = message_class(method.request)()
         yield json_format.ParseDict(_known_fields(item, message.DESCRIPTOR), message)
     if not count:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from kvstore.etcd.gateway import WAITING_BYTES_MAX
+from kvstore.etcd.call import STREAM_REQUESTS_MAX
+from kvstore.etcd.gateway import CHUNKS_MAX, WAITING_BYTES_MAX
 from kvstore.etcd.services.kv import ALL_OPERATIONS_MAX
 from tests.kvstore.etcd.member import serving
 from tests.kvstore.etcd.test_gateway import gateway, text
@@ -44,10 +45,21 @@ async def test_json_that_nobody_should_write_is_refused(tmp_path: Path, body: by
         assert (await etcd.put(b"a")).header.revision == 2
 
 
-async def test_a_million_unknown_fields_are_ignored(tmp_path: Path) -> None:
+async def test_thousands_of_unknown_fields_are_ignored_and_too_many_refused(tmp_path: Path) -> None:
     async with gateway(tmp_path / "data") as (_, http):
-        fields = b",".join(b'"%x":0' % number for number in range(300_000))
-        assert (await http.request("POST", "/v3/kv/put", b'{"key":"YQ==",' + fields + b"}"))[0] == 200
+        for count, status in ((20_000, 200), (300_000, 400)):
+            fields = b",".join(b'"%x":0' % number for number in range(count))
+            assert (await http.request("POST", "/v3/kv/put", b'{"key":"YQ==",' + fields + b"}"))[0] == status
+
+
+async def test_a_body_has_a_bounded_number_of_messages_and_of_parts(tmp_path: Path) -> None:
+    async with gateway(tmp_path / "data") as (etcd, http):
+        status, answer = await http.request("POST", "/v3/watch", b"{}" * (STREAM_REQUESTS_MAX + 1))
+        assert (status, f"more than {STREAM_REQUESTS_MAX} messages" in answer["message"]) == (400, True)
+        async with await raw(etcd.address) as stream:
+            head = b"POST /v3/kv/put HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+            await stream.send_all(head + b"1\r\n \r\n" * (CHUNKS_MAX + 1))
+            assert (await read_to_end(stream)).startswith(b"HTTP/1.1 413")
 
 
 async def test_thousands_of_requests_may_wait_behind_one_another(tmp_path: Path) -> None:
