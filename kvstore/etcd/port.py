@@ -62,6 +62,12 @@ UNREAD_SECONDS_MAX = 120.0
 REQUEST_SECONDS_MAX = 30.0
 """The time from the first to the last byte of a message of a client."""
 
+COSTLY_NS = 4_000_000
+"""Received bytes that take longer than this are costly: then their connection rests while there are others."""
+
+REST_SHARE = 3
+"""The rest of a connection after costly bytes, as a multiple of the time that they have taken."""
+
 PAGE_PAUSE_SECONDS = 0.002
 """The least pause of ranges that wait for their turns: all other tasks of the member run meanwhile."""
 
@@ -208,13 +214,16 @@ class EtcdPort:
                     await trio.lowlevel.checkpoint()
                     now = self._slice_began = now_ns()
                 calls.receive(data, now)
-                self._adapt(len(data), now_ns() - now)
+                took_ns = now_ns() - now
+                self._adapt(len(data), took_ns)
             self._flush(connection)
             if calls.end_reason:
                 connection.end.set()
                 await trio.sleep_forever()
             if pause := calls.take_pause():
                 await trio.sleep(pause)
+            if took_ns > COSTLY_NS and len(self._connections) > 1:
+                await trio.sleep(REST_SHARE * took_ns / 1e9)
             while not connection.room():
                 await connection.has_room.wait()
                 connection.has_room = trio.Event()
