@@ -150,6 +150,7 @@ class GatewayConnection(HttpCalls[GatewayCall]):
         self._chunks = 0  # The parts in which the body has arrived.
         self._out: deque[bytes] = deque()
         self._out_bytes = 0
+        self._has_begun = False
         self.note_end: Callable[[], None] = _nothing
 
     @property
@@ -165,6 +166,11 @@ class GatewayConnection(HttpCalls[GatewayCall]):
     def unread_bytes(self) -> int:
         """The bytes of output that were not taken yet."""
         return self._out_bytes
+
+    @property
+    def has_begun(self) -> bool:
+        """True once the client has sent the head of a request."""
+        return self._has_begun
 
     @property
     def has_more(self) -> bool:
@@ -276,6 +282,7 @@ class GatewayConnection(HttpCalls[GatewayCall]):
                 return
             if isinstance(event, h11.Request):
                 self._request, self._body, self._chunks = event, bytearray(), 0
+                self._has_begun = True
                 if event.http_version not in (b"1.0", b"1.1"):
                     self._refuse(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this port speaks HTTP/1.1 and HTTP/2")
                 if self._http.they_are_waiting_for_100_continue:

@@ -39,6 +39,9 @@ RUNNING_BYTES_MAX = 64 << 20
 
 WAITING_BYTES_MAX = 16 << 20
 """The greatest number of bytes of messages of one connection that wait for the handlers of its streams."""
+STILL_SECONDS_MAX = 120.0
+"""The time for which a client may keep the window of a stream closed while a response waits for it. Then the stream
+ends with INTERNAL_ERROR, after which etcd's clients begin a watch again where it was."""
 
 _HEAD = struct.Struct(">BI")
 _BEGIN: Headers = ((b":status", b"200"), (b"content-type", b"application/grpc"))
@@ -191,6 +194,11 @@ class GrpcConnection(HttpCalls[GrpcCall]):
             self.note_room()
 
     @property
+    def has_begun(self) -> bool:
+        """True once the client has sent its settings."""
+        return self.http.has_settings
+
+    @property
     def has_more(self) -> bool:
         """True if there is more output than the step that `take_output` has taken."""
         return self.http.has_more
@@ -203,6 +211,16 @@ class GrpcConnection(HttpCalls[GrpcCall]):
                 call.note_room()
         if not had_room and self.http.has_room:
             self.note_room()
+
+    def check_deadlines(self, now: int) -> None:
+        """End the calls whose deadline has passed, and the streams whose client has opened no window for too long."""
+        super().check_deadlines(now)
+        for stream_id in self.http.still_streams(now, int(STILL_SECONDS_MAX * 1e9)):
+            self.http.reset_stream(stream_id)
+            if (call := self.calls.get(stream_id)) is not None:
+                self.forget(call)
+                call.cancel()
+            self.note_output()
 
     def take_output(self) -> bytes:
         """Take the bytes to send."""

@@ -137,6 +137,19 @@ class HttpConnection(Protocol):
         """True if `send_more` may write something although the client has sent nothing."""
         ...
 
+    @property
+    def has_settings(self) -> bool:
+        """True once the client has sent its preface and its settings."""
+        ...
+
+    def still_streams(self, now: int, ns: int) -> list[int]:
+        """The streams with a response of which nothing was sent for `ns`. Has to be called regularly."""
+        ...
+
+    def reset_stream(self, stream_id: int) -> None:
+        """End a stream with INTERNAL_ERROR, and forget what waits for its client."""
+        ...
+
     def go_away(self) -> None:
         """Ask the client to open no more streams on this connection."""
         ...

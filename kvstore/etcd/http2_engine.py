@@ -48,7 +48,7 @@ _END_STREAM = _ACK = 0x1
 _END_HEADERS, _PADDED, _WITH_PRIORITY = 0x4, 0x8, 0x20
 _IS_OF_STREAM = tuple(kind not in (_SETTINGS, _PING, _GOAWAY) for kind in range(_CONTINUATION + 1))
 
-_NO_ERROR, _PROTOCOL_ERROR, _FLOW_CONTROL_ERROR, _STREAM_CLOSED = 0x0, 0x1, 0x3, 0x5
+_NO_ERROR, _PROTOCOL_ERROR, _INTERNAL_ERROR, _FLOW_CONTROL_ERROR, _STREAM_CLOSED = 0x0, 0x1, 0x2, 0x3, 0x5
 _FRAME_SIZE_ERROR, _REFUSED_STREAM, _COMPRESSION_ERROR, _ENHANCE_YOUR_CALM = 0x6, 0x7, 0x9, 0xB
 
 _TABLE_SIZE, _PUSH, _STREAMS_MAX, _WINDOW, _FRAME_MAX, _LIST_MAX, _CONNECT = 1, 2, 3, 4, 5, 6, 8
@@ -112,7 +112,7 @@ class EngineConnection(OutputQueues):
         self._last_id = 0  # The highest stream that the client has opened.
         self._reset: dict[int, None] = {}  # The streams that were reset, the oldest first.
         self._rest = b""  # The beginning of a frame.
-        self._has_preface = False
+        self._has_preface = self.has_settings = False
         self._since: int | None = None
         self._block: list[bytes] = []  # The parts of a header list whose end has not arrived.
         self._block_stream, self._block_flags = 0, 0
@@ -397,6 +397,7 @@ class EngineConnection(OutputQueues):
 
     def _set(self, body: bytes) -> None:
         window = self._stream_window
+        self.has_settings = True
         for name, value in _SETTING.iter_unpack(body):
             if name in (_PUSH, _CONNECT) and value > 1:
                 raise _ConnectionFault(_PROTOCOL_ERROR, f"the client sets {name} to {value}")
@@ -472,6 +473,13 @@ class EngineConnection(OutputQueues):
             last,
         )
         self._answer(stream_id, stream)
+
+    def reset_stream(self, stream_id: int) -> None:
+        """End a stream with INTERNAL_ERROR, and forget what waits for its client."""
+        self._discard(stream_id)
+        if self._streams.pop(stream_id, None) is not None and not self._is_over:
+            self._write(_RST_STREAM, 0, stream_id, _INTERNAL_ERROR.to_bytes(4))
+            self._note_reset(stream_id)
 
     def go_away(self) -> None:
         """Ask the client to open no more streams on this connection."""

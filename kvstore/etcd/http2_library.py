@@ -114,6 +114,7 @@ class LibraryConnection(OutputQueues):
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(WINDOWS_PER_CONNECTION * bounds.window_bytes - 65_535)
         self._open: set[int] = set()
+        self.has_settings = False
         self._lengths = _FrameLengths()
         self._pause = 0.0
 
@@ -179,6 +180,7 @@ class LibraryConnection(OutputQueues):
                 self._has_opened = True
             case h2.events.RemoteSettingsChanged():
                 self._has_opened = True
+                self.has_settings = True
                 # The client may offer 4 GiB, and h2 would fill them. A search of this table costs O(entries).
                 encoder = self._h2.encoder
                 encoder.header_table_size = min(encoder.header_table_size, _HEADER_TABLE_BYTES_MAX)
@@ -200,6 +202,12 @@ class LibraryConnection(OutputQueues):
         return pause
 
     # Output.
+
+    def reset_stream(self, stream_id: int) -> None:
+        """End a stream with INTERNAL_ERROR, and forget what waits for its client."""
+        with suppress(h2.exceptions.ProtocolError):
+            self._h2.reset_stream(stream_id, h2.errors.ErrorCodes.INTERNAL_ERROR)
+        self._forget(stream_id)
 
     def go_away(self) -> None:
         """Ask the client to open no more streams on this connection."""

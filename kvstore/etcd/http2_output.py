@@ -21,12 +21,14 @@ _TINY_FRAME_BYTES = 512
 class _Outgoing:
     """The rest of a response that waits for the window of the client."""
 
-    __slots__ = ("data", "size", "trailers")
+    __slots__ = ("data", "has_moved", "size", "still_since", "trailers")
 
     def __init__(self) -> None:
         self.data: deque[memoryview] = deque()  # Views, because a rest that is copied for each frame costs O(size²).
         self.size = 0
         self.trailers: Headers | None = None
+        self.has_moved = True  # True if something was sent since the last check.
+        self.still_since = 0  # The time of the last check before which something was sent.
 
 
 class OutputQueues(ABC):
@@ -103,6 +105,16 @@ class OutputQueues(ABC):
         """True if `send_more` may write something although the client has sent nothing."""
         return self._is_cut
 
+    def still_streams(self, now: int, ns: int) -> list[int]:
+        """The streams with a response of which nothing was sent for `ns`. Has to be called regularly."""
+        found: list[int] = []
+        for stream_id, waiting in self._waiting.items():
+            if waiting.has_moved:
+                waiting.has_moved, waiting.still_since = False, now
+            elif now - waiting.still_since > ns:
+                found.append(stream_id)
+        return found
+
     @property
     def has_room(self) -> bool:
         """False while too many bytes of all streams wait for the windows of the client."""
@@ -157,6 +169,7 @@ class OutputQueues(ABC):
             else:
                 self._floods.messages += 1
             waiting.size -= len(data)
+            waiting.has_moved = True
             self._waiting_bytes -= len(data)
             self._step_bytes += len(data)
             self._waiting[stream_id] = self._waiting.pop(stream_id)  # The next step begins with another stream.

@@ -37,6 +37,11 @@ class HttpCalls(ABC, Generic[CallT]):
 
     @property
     @abstractmethod
+    def has_begun(self) -> bool:
+        """True once the client has sent what every client begins with: its settings, or the head of a request."""
+
+    @property
+    @abstractmethod
     def has_more(self) -> bool:
         """True if there is more output than the step that `take_output` has taken."""
 

@@ -62,6 +62,9 @@ UNREAD_SECONDS_MAX = 120.0
 REQUEST_SECONDS_MAX = 30.0
 """The time from the first to the last byte of a message of a client."""
 
+OPENING_SECONDS_MAX = 10.0
+"""The time in which a new client has to send the settings of HTTP/2, or the head of its first request."""
+
 COSTLY_NS = 4_000_000
 """Received bytes that take longer than this are costly: then their connection rests while there are others."""
 
@@ -128,6 +131,7 @@ class _Connection:
         self.has_room = trio.Event()
         self.end = trio.Event()  # Set if nothing more may come from the client.
         self.is_writing = False
+        self.began_at = now_ns()
 
     def room(self) -> bool:
         """False while too many bytes wait for the socket."""
@@ -353,6 +357,9 @@ class EtcdPort:
 
     def _check_request(self, connection: _Connection, now: int) -> None:
         """End a connection whose client does not finish a message."""
+        if not connection.calls.has_begun and now - connection.began_at > OPENING_SECONDS_MAX * 1e9:
+            logger.debug("a connection of an etcd client ends: it has not begun in %g s", OPENING_SECONDS_MAX)
+            connection.scope.cancel()
         since = connection.calls.within_request_since
         if since is not None and now - since > REQUEST_SECONDS_MAX * 1e9:
             logger.debug("a connection of an etcd client ends: a request has not arrived in %g s", REQUEST_SECONDS_MAX)

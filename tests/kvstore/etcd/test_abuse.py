@@ -341,3 +341,52 @@ def test_who_abandons_calls_or_sends_frames_without_use_is_read_more_slowly() ->
     connection.receive(frame(3, 0, 1, b"\0\0\0\x08"), 1)
     assert 0.004 < connection.take_pause() < 0.006
     assert connection.take_pause() == 0
+
+
+@pytest.mark.parametrize("first", [PREFACE[:10], PREFACE, PREFACE + frame(6, 0, 0, PING_BYTES), b"GET /hea"])
+async def test_a_client_that_does_not_begin_in_time_loses_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bytes
+) -> None:
+    async with serving(tmp_path / "data") as etcd, await raw(etcd.address) as idle:
+        await idle.send_all(PREFACE + SETTINGS)
+        monkeypatch.setattr("kvstore.etcd.port.OPENING_SECONDS_MAX", 0.0)
+        async with await raw(etcd.address) as stream:
+            await stream.send_all(first)
+            await read_to_end(stream)
+        await idle.send_all(frame(6, 0, 0, PING_BYTES))  # A client that has begun may be idle for any time.
+        while PING_BYTES not in await idle.receive_some(65_536):
+            pass
+
+
+async def test_a_stream_whose_window_stays_closed_ends_and_the_connection_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path / "data") as etcd, grpc_client(etcd.address) as lazy:
+        lazy.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
+        await etcd.put(b"a", b"1")
+        watch = await lazy.open(f"{WATCH}/Watch")
+        await watch.send(make("WatchRequest", create_request=make("WatchCreateRequest", key=b"a")))
+        unary = await lazy.open(f"{KV}/Range")
+        await unary.send(make("RangeRequest", key=b"a"), is_last=True)
+        monkeypatch.setattr("kvstore.etcd.grpc.STILL_SECONDS_MAX", 0.1)
+        for call in (watch, unary):
+            with pytest.raises(CallFailed, match="the stream has ended"):
+                await call.receive()
+        lazy.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 65_535})
+        assert (await lazy.call(f"{KV}/Range", make("RangeRequest", key=b"a"))).count == 1
+        async with Client([etcd.address]) as client:
+            assert (await client.status()).watches == 0
+
+
+def test_a_stream_that_moves_is_not_still() -> None:
+    connection = opened(frame(4, 0, 0, b"\0\4\0\0\0\0"))
+    connection.send_data(1, b"message")
+    assert connection.still_streams(1, 10) == []
+    connection.receive(frame(8, 0, 1, b"\0\0\0\1"), 5)
+    assert connection.still_streams(11, 10) == []
+    assert connection.still_streams(21, 10) == []
+    assert connection.still_streams(22, 10) == [1]
+    connection.reset_stream(1)
+    assert connection.still_streams(33, 10) == []
+    assert connection.waiting_bytes == 0
+    assert connection.take_output().endswith(frame(3, 0, 1, b"\0\0\0\2"))
