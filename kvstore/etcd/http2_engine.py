@@ -430,7 +430,7 @@ class EngineConnection(OutputQueues):
             raise _ConnectionFault(_COMPRESSION_ERROR, f"a header list cannot be decoded: {error}") from None
 
     def _end(self, reason: str, code: int = _NO_ERROR) -> ConnectionEnded:
-        self._is_over = True
+        self._end_output()
         self._write(_GOAWAY, 0, 0, self._last_id.to_bytes(4) + code.to_bytes(4))
         return ConnectionEnded(reason)
 

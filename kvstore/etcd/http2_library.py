@@ -141,7 +141,7 @@ class LibraryConnection(OutputQueues):
         try:
             events = self._h2.receive_data(data if too_long is None else data[: too_long[0]])
         except h2.exceptions.ProtocolError as error:  # h2 has put a GOAWAY into its output.
-            self._is_over = True
+            self._end_output()
             return ConnectionEnded(f"the client has broken HTTP/2: {error}")
         for event in events:
             self._take(event, found)
@@ -186,7 +186,7 @@ class LibraryConnection(OutputQueues):
                 encoder.header_table_size = min(encoder.header_table_size, _HEADER_TABLE_BYTES_MAX)
 
     def _end(self, reason: str, code: h2.errors.ErrorCodes = h2.errors.ErrorCodes.NO_ERROR) -> ConnectionEnded:
-        self._is_over = True
+        self._end_output()
         with suppress(h2.exceptions.ProtocolError):
             self._h2.close_connection(code)
         return ConnectionEnded(reason)
@@ -212,7 +212,7 @@ class LibraryConnection(OutputQueues):
     def go_away(self) -> None:
         """Ask the client to open no more streams on this connection."""
         if not self._is_over:
-            self._is_over = True
+            self._end_output()
             with suppress(h2.exceptions.ProtocolError):
                 self._h2.close_connection()
 

@@ -136,6 +136,13 @@ class OutputQueues(ABC):
         if waiting is not None:
             self._waiting_bytes -= waiting.size
 
+    def _end_output(self) -> None:
+        """The connection is over: forget what waits, which may be much."""
+        self._is_over = True
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._is_cut = False
+
     def _flush(self, found: list[HttpEvent]) -> None:
         """Send what the windows and this step allow, one frame of each stream in turn. Cost: O(waiting streams +
         frames)."""
