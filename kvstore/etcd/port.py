@@ -45,9 +45,9 @@ IMPLEMENTATIONS: dict[str, type[EngineConnection | LibraryConnection]] = {
 SLICE_NS = 2_000_000
 """The time of one slice of work, after which all other tasks of the member run once."""
 
-READ_BYTES_MIN = 2 * 1024
-READ_BYTES_MAX = 64 * 1024
-"""The bytes that a reader takes at once. The number adapts, so that their work takes about one slice."""
+READ_BYTES_MIN, READ_BYTES_FIRST, READ_BYTES_MAX = 512, 4 * 1024, 64 * 1024
+"""The bytes that the reader of a connection takes at once. The number adapts to what the client sends, so that their
+work takes about one slice."""
 
 OUTBOX_BYTES_MAX = 8 << 20
 """The greatest number of bytes of one connection that wait for its socket. At this bound, its requests are not read."""
@@ -132,6 +132,14 @@ class _Connection:
         self.end = trio.Event()  # Set if nothing more may come from the client.
         self.is_writing = False
         self.began_at = now_ns()
+        self.read_bytes = READ_BYTES_FIRST
+
+    def adapt(self, byte_count: int, took_ns: int) -> None:
+        """Choose the size of the next read, so that its work takes about one slice."""
+        if took_ns > SLICE_NS:
+            self.read_bytes = max(READ_BYTES_MIN, self.read_bytes // 2)
+        elif took_ns < SLICE_NS // 4 and byte_count >= self.read_bytes:
+            self.read_bytes = min(READ_BYTES_MAX, self.read_bytes * 2)
 
     def room(self) -> bool:
         """False while too many bytes wait for the socket."""
@@ -152,7 +160,6 @@ class EtcdPort:
         self._turnstile = trio.StrictFIFOLock()
         self._gate = RangeGate(now_ns)
         self._slice_began = 0
-        self._read_bytes = 8 * 1024
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the clients and the timer of the port until cancelled."""
@@ -209,8 +216,9 @@ class EtcdPort:
 
     # Input.
 
-    async def _read_forever(self, connection: _Connection, data: bytes) -> None:
+    async def _read_forever(self, connection: _Connection, first: bytes) -> None:
         calls = connection.calls
+        data, first = first[: connection.read_bytes], first[connection.read_bytes :]
         while data:
             async with self._turnstile:
                 now = now_ns()
@@ -219,7 +227,7 @@ class EtcdPort:
                     now = self._slice_began = now_ns()
                 calls.receive(data, now)
                 took_ns = now_ns() - now
-                self._adapt(len(data), took_ns)
+                connection.adapt(len(data), took_ns)
             self._flush(connection)
             if calls.end_reason:
                 connection.end.set()
@@ -231,14 +239,10 @@ class EtcdPort:
             while not connection.room():
                 await connection.has_room.wait()
                 connection.has_room = trio.Event()
-            data = await receive_at_once(connection.stream, self._read_bytes)
-
-    def _adapt(self, byte_count: int, took_ns: int) -> None:
-        """Choose the size of the next read, so that its work takes about one slice."""
-        if took_ns > SLICE_NS:
-            self._read_bytes = max(READ_BYTES_MIN, self._read_bytes // 2)
-        elif took_ns < SLICE_NS // 4 and byte_count >= self._read_bytes:
-            self._read_bytes = min(READ_BYTES_MAX, self._read_bytes * 2)
+            if first:
+                data, first = first[: connection.read_bytes], first[connection.read_bytes :]
+            else:
+                data = await receive_at_once(connection.stream, connection.read_bytes)
 
     async def _send_last(self, connection: _Connection) -> None:
         """Once the connection is over, send the rest of its output, and end its tasks."""
