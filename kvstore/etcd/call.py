@@ -43,6 +43,7 @@ class EtcdCall(ABC, Generic[ItemT]):
         self.inbox: Mailbox[Message | ItemT | None] = Mailbox()
         self.handler: RunningHandler | None = None
         self.is_ended = False
+        self.is_long = False  # True if `has_room` asks that the client has read its earlier responses.
         self.wants_ticks = False  # True if `inbox` gets a `Tick` each second.
         self._room: Resume[None] | None = None
 
@@ -66,9 +67,6 @@ class EtcdCall(ABC, Generic[ItemT]):
     @abstractmethod
     def encode_items(self, message: Message, field: str) -> bytes:
         """Encode a message that has only items of `field`, as a part of a `LongResponse`."""
-
-    def check_room(self) -> None:
-        """Raise EtcdError if the client has to read earlier responses before it gets another one."""
 
     @abstractmethod
     def has_room(self) -> bool:

@@ -120,7 +120,8 @@ class GatewayCall(EtcdCall[Any]):
 
     def has_room(self) -> bool:
         """False while the client leaves too many bytes unread."""
-        return self._connection.has_room()
+        connection = self._connection
+        return connection.has_room() and not (self.is_long and connection.unread_bytes)
 
     def _begin_stream(self) -> None:
         if not self._has_begun:

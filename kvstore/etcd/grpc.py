@@ -98,10 +98,9 @@ class GrpcCall(EtcdCall[Any]):
         if self.is_ended:
             return
         http = self._connection.http
-        try:
-            self.check_room()
-        except EtcdError as error:
-            self.finish(error)
+        if not http.has_room:
+            words = f"etcdserver: this connection has {http.waiting_bytes} bytes of responses that its client must read"
+            self.finish(EtcdError(Status.RESOURCE_EXHAUSTED, words))
             return
         self.is_ended = True
         if isinstance(response, LongResponse):
@@ -127,13 +126,6 @@ class GrpcCall(EtcdCall[Any]):
         data: bytes = message.SerializeToString()
         return data
 
-    def check_room(self) -> None:
-        """Raise EtcdError if the client has to read earlier responses before it gets another one."""
-        http = self._connection.http
-        if not http.has_room:
-            words = f"etcdserver: this connection has {http.waiting_bytes} bytes of responses that its client must read"
-            raise EtcdError(Status.RESOURCE_EXHAUSTED, words)
-
     def finish(self, error: EtcdError | None) -> None:
         """End the call: with success, or with an error."""
         if self.is_ended:
@@ -148,6 +140,8 @@ class GrpcCall(EtcdCall[Any]):
     def has_room(self) -> bool:
         """False while the client leaves too many bytes of this call unread."""
         connection, http = self._connection, self._connection.http
+        if self.is_long and http.waiting_bytes >= UNSENT_BYTES_MAX:
+            return False
         return http.unsent_bytes(self.stream_id) < UNSENT_BYTES_MAX and http.has_room and connection.has_room()
 
 
@@ -165,8 +159,9 @@ class GrpcConnection(HttpCalls[GrpcCall]):
 
     def receive(self, data: bytes, now: int) -> None:
         """Take received bytes. `now`: monotonic ns."""
-        had_room = self.http.has_room
-        for event in self.http.receive(data, now):
+        http = self.http
+        had_room, waited_bytes = http.has_room, http.waiting_bytes
+        for event in http.receive(data, now):
             match event:
                 case RequestBegan():
                     self._began(event, now)
@@ -190,8 +185,7 @@ class GrpcConnection(HttpCalls[GrpcCall]):
                 case ConnectionEnded():
                     self.end_reason = event.reason
                     self.cancel_all()
-        if not had_room and self.http.has_room:
-            self.note_room()
+        self._note_progress(waited_bytes, had_room=had_room)
 
     @property
     def has_begun(self) -> bool:
@@ -205,11 +199,17 @@ class GrpcConnection(HttpCalls[GrpcCall]):
 
     def send_more(self) -> None:
         """Make more output of responses that wait. Called when all earlier output is with the socket."""
-        had_room = self.http.has_room
-        for event in self.http.send_more():
+        http = self.http
+        had_room, waited_bytes = http.has_room, http.waiting_bytes
+        for event in http.send_more():
             if isinstance(event, WindowOpened) and (call := self.calls.get(event.stream_id)) is not None:
                 call.note_room()
-        if not had_room and self.http.has_room:
+        self._note_progress(waited_bytes, had_room=had_room)
+
+    def _note_progress(self, waited_bytes: int, *, had_room: bool) -> None:
+        """Let calls continue that waited until the client had read enough. `waited_bytes`, `had_room`: before."""
+        http = self.http
+        if (not had_room and http.has_room) or http.waiting_bytes < UNSENT_BYTES_MAX <= waited_bytes:
             self.note_room()
 
     def check_deadlines(self, now: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvstore.errors import AccessDenied, StoreError, Unauthenticated
 from kvstore.etcd.backend import Context
-from kvstore.etcd.call import EtcdCall, LongResponse
+from kvstore.etcd.call import EtcdCall
 from kvstore.etcd.coroutines import RunningHandler
 from kvstore.etcd.errors import INVALID_TOKEN, EtcdError, Status, error_of
 from kvstore.etcd.schema import METHODS, Message
@@ -28,7 +28,7 @@ from kvstore.etcd.services import (
 
 logger = logging.getLogger("kvstore.etcd")
 
-UnaryHandler = Callable[[Context, Message], Awaitable[Message | LongResponse]]
+UnaryHandler = Callable[[Context, Message], Awaitable[Message | None]]
 StreamHandler = Callable[[Context], Awaitable[None]]
 
 UNARY: dict[str, UnaryHandler] = {
@@ -101,7 +101,7 @@ def begin(context: Context) -> None:
     call.handler.start()
 
 
-def _end(call: EtcdCall[Any], response: Message | LongResponse | None, error: BaseException | None) -> None:
+def _end(call: EtcdCall[Any], response: Message | None, error: BaseException | None) -> None:
     try:
         if response is not None:
             call.answer(response)

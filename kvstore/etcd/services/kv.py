@@ -70,8 +70,8 @@ _SORTS = (attrgetter("key"), attrgetter("version"), attrgetter("create_revision"
 # Handlers.
 
 
-async def handle_range(context: Context, asked: Message) -> Message | LongResponse:
-    """Answer a Range."""
+async def handle_range(context: Context, asked: Message) -> Message | None:
+    """Answer a Range. Returns None if the response was sent already."""
     check_range(asked)
     consistency = Consistency.LOCAL if asked.serializable else Consistency.LINEARIZABLE
     if not asked.range_end:
@@ -86,12 +86,15 @@ async def handle_range(context: Context, asked: Message) -> Message | LongRespon
         response = range_response(asked, first)
         response.header.CopyFrom(context.header(first.revision))
         return response
-    # A handler that waits holds no page, because many may wait.
-    del first
-    context.call.check_room()
-    async with context.gate.long_ranges.place(context.call.origin):
-        context.call.check_room()
-        return await _long_range(context, wanted, consistency, asked)
+    del first  # A handler that waits holds no page, because many may wait.
+    call = context.call
+    call.is_long = True
+    while True:
+        await call.room()
+        async with context.gate.long_ranges.place(call.origin):
+            if call.has_room():  # Who enters next must see what this response leaves unread.
+                call.answer(await _long_range(context, wanted, consistency, asked))
+                return None
 
 
 async def _get(context: Context, asked: Message, consistency: Consistency) -> Message:

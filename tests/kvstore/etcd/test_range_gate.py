@@ -11,7 +11,7 @@ import pytest
 from kvstore.etcd.coroutines import RunningHandler
 from kvstore.etcd.range_gate import ALLOWANCE, COST_PER_SECOND, LONG_RANGES_AT_ONCE, PAGES_AT_ONCE, Gate, RangeGate
 from kvstore.etcd.schema import Message, make
-from tests.kvstore.etcd.grpc_client import CallFailed
+from tests.kvstore.etcd.grpc_client import CallFailed, grpc_client
 from tests.kvstore.etcd.member import KV, Etcd
 from tests.kvstore.etcd.test_gateway import gateway, text
 
@@ -184,3 +184,24 @@ async def fill(etcd: Etcd) -> None:
 
 def range_request(key: bytes, range_end: bytes = b"") -> Message:
     return make("RangeRequest", key=key, range_end=range_end)
+
+
+async def test_a_connection_with_an_unread_long_response_waits_for_the_next_one_until_it_reads(tmp_path: Path) -> None:
+    async with gateway(tmp_path / "data") as (etcd, _), grpc_client(etcd.address) as lazy:
+        for number in range(12):
+            await etcd.put(b"k%02d" % number, bytes(500_000))
+        lazy.reads = False
+        lazy.h2.increment_flow_control_window(1 << 24)  # Of the connection; those of its streams stay small.
+        calls = [await lazy.open(f"{KV}/Range") for _ in range(2)]
+        for call in calls:
+            await call.send(range_request(b"k", b"l"), is_last=True)
+        assert len((await etcd.range(b"k", b"l")).kvs) == 12  # Other connections do not wait.
+        assert (calls[0]._body != b"", calls[1]._body) == (True, b"")
+        lazy.reads = True
+        for call in calls:
+            lazy.h2.increment_flow_control_window(1 << 24, call.stream_id)
+        await lazy.flush()
+        for call in calls:
+            found = await call.receive()
+            assert found is not None
+            assert len(found.kvs) == 12
