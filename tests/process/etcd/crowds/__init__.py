@@ -1,0 +1,1 @@
+"""Crowds of etcd's clients: more connections, streams and watches than a usual client has."""
