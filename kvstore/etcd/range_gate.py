@@ -42,7 +42,7 @@ class _Waiting:
         self.resume: Resume[None] | None = resume
 
 
-class Gate:
+class TurnGate:
     """Admits handlers while `is_open(inside)` says so; `inside`: the number of handlers that are in."""
 
     def __init__(self, is_open: Callable[[int], bool]) -> None:
@@ -56,9 +56,9 @@ class Gate:
         """True if a handler waits."""
         return bool(self._waiting)
 
-    def place(self, origin: object) -> Place:
+    def place(self, origin: object) -> TurnPlace:
         """A place for the block of an `async with`. `origin`: the connection whose turns the handler shares."""
-        return Place(self, origin)
+        return TurnPlace(self, origin)
 
     def enter(self, origin: object) -> Wait[None]:
         """Wait for a place."""
@@ -103,12 +103,12 @@ class Gate:
             self._is_admitting = False
 
 
-class Place:
+class TurnPlace:
     """A place in a gate, which the end of the block gives back."""
 
     __slots__ = ("_gate", "_origin")
 
-    def __init__(self, gate: Gate, origin: object) -> None:
+    def __init__(self, gate: TurnGate, origin: object) -> None:
         self._gate, self._origin = gate, origin
 
     async def __aenter__(self) -> None:
@@ -131,8 +131,8 @@ class RangeGate:
         self._paid_at = now()
         self._turns: deque[Resume[None]] = deque()
         self.note_wait: Callable[[], None] = _nothing
-        self.pages = Gate(self._has_room_for_a_page)
-        self.long_ranges = Gate(lambda inside: inside < LONG_RANGES_AT_ONCE)
+        self.pages = TurnGate(self._has_room_for_a_page)
+        self.long_ranges = TurnGate(lambda inside: inside < LONG_RANGES_AT_ONCE)
 
     def charge(self, cost: int) -> None:
         """Note the cost of a page that was read."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvstore.etcd.coroutines import RunningHandler
-from kvstore.etcd.range_gate import ALLOWANCE, COST_PER_SECOND, LONG_RANGES_AT_ONCE, PAGES_AT_ONCE, Gate, RangeGate
+from kvstore.etcd.range_gate import ALLOWANCE, COST_PER_SECOND, LONG_RANGES_AT_ONCE, PAGES_AT_ONCE, TurnGate, RangeGate
 from kvstore.etcd.schema import Message, make
 from tests.kvstore.etcd.grpc_client import CallFailed, grpc_client
 from tests.kvstore.etcd.member import KV, Etcd
@@ -28,13 +28,13 @@ class Clock:
 class Visitor:
     """A handler that enters a gate, and stays until `go_on`."""
 
-    def __init__(self, gate: Gate, origin: object, log: list[object]) -> None:
+    def __init__(self, gate: TurnGate, origin: object, log: list[object]) -> None:
         self._may_leave = False
-        self._stay = Gate(lambda _: self._may_leave)
+        self._stay = TurnGate(lambda _: self._may_leave)
         self.handler = RunningHandler(self._visit(gate, origin, log), lambda *_: None)
         self.handler.start()
 
-    async def _visit(self, gate: Gate, origin: object, log: list[object]) -> None:
+    async def _visit(self, gate: TurnGate, origin: object, log: list[object]) -> None:
         async with gate.place(origin):
             log.append(origin)
             async with self._stay.place(None):
@@ -47,7 +47,7 @@ class Visitor:
 
 def test_connections_take_turns_however_many_of_their_ranges_wait() -> None:
     log: list[object] = []
-    gate = Gate(lambda inside: inside < 1)
+    gate = TurnGate(lambda inside: inside < 1)
     first = Visitor(gate, "first", log)
     crowd = [Visitor(gate, "crowd", log) for _ in range(3)]
     honest = Visitor(gate, "honest", log)
@@ -58,7 +58,7 @@ def test_connections_take_turns_however_many_of_their_ranges_wait() -> None:
 
 def test_a_place_is_free_again_after_a_handler_was_cancelled_inside_or_outside() -> None:
     log: list[object] = []
-    gate = Gate(lambda inside: inside < 1)
+    gate = TurnGate(lambda inside: inside < 1)
     inside, outside, last = (Visitor(gate, name, log) for name in ("inside", "outside", "last"))
     outside.handler.cancel()
     inside.handler.cancel()
@@ -70,7 +70,7 @@ def test_a_place_is_free_again_after_a_handler_was_cancelled_inside_or_outside()
 
 def test_ten_thousand_handlers_that_leave_at_once_follow_one_another_without_recursion() -> None:
     log: list[object] = []
-    gate = Gate(lambda inside: inside < 1)
+    gate = TurnGate(lambda inside: inside < 1)
     visitors = [Visitor(gate, "one", log) for _ in range(10_000)]
     for visitor in reversed(visitors):
         visitor.go_on()
