@@ -18,8 +18,8 @@ from tests.process.servers import running_cluster
 
 HEAD_BYTES = 9
 SETUP_SECONDS_MAX, EVENT_SECONDS_MAX = 240.0, 60.0
-BYTES_PER_STREAM_MAX = 48 * 1024
-"""The memory of a member for one stream with one watch. It measured 17 KiB."""
+BYTES_PER_STREAM_MAX = 24 * 1024
+"""The memory of a member for one stream with one watch. It measured 7 KiB."""
 
 FAN_OUT_MS_MAX = 250.0
 EVENTS = 9
