@@ -15,6 +15,7 @@ from kvstore.etcd.grpc import GrpcConnection
 from kvstore.etcd.handlers import begin
 from kvstore.etcd.http2_engine import EngineConnection
 from kvstore.etcd.port import TURN_SECONDS, TURNS_PER_TICK, MemberFacts
+from kvstore.etcd.range_gate import RangeGate
 from kvstore.etcd.renewer import Renewer
 from kvstore.etcd.schema import METHODS, Message, Method, make, message_class
 from kvstore.etcd.services.watch import Tick
@@ -35,6 +36,7 @@ __all__ = [
     "MemberFacts",
     "Message",
     "Method",
+    "RangeGate",
     "Renewer",
     "Resume",
     "Status",

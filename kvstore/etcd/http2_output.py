@@ -41,6 +41,7 @@ class OutputQueues(ABC):
         self._has_opened = False  # True if the client has opened a window since the last flush.
         self._step_bytes = 0  # The bytes of waiting responses that were written since the last output was taken.
         self._is_cut = False  # True if a step has ended before the windows were used up.
+        self._ready: dict[int, None] = {}  # The streams that such a step has left, in the order of their turns.
         self._is_over = False
 
     @abstractmethod
@@ -85,7 +86,10 @@ class OutputQueues(ABC):
         waiting.size += len(data)
         self._waiting_bytes += len(data)
         while self._send_frame(stream_id, []):  # All other streams that wait still have no room.
-            pass
+            if self._step_bytes >= STEP_BYTES_MAX:
+                self._is_cut = True
+                self._ready[stream_id] = None
+                break
 
     def send_response(self, stream_id: int, headers: Headers, data: bytes, trailers: Headers) -> None:
         """Send a whole response."""
@@ -146,13 +150,15 @@ class OutputQueues(ABC):
     def _flush(self, found: list[HttpEvent]) -> None:
         """Send what the windows and this step allow, one frame of each stream in turn. Cost: O(waiting streams +
         frames)."""
+        ready = list(self._ready if self._is_cut and not self._has_opened else self._waiting)
         self._has_opened = self._is_cut = False
-        ready = [] if self._is_over else list(self._waiting)
-        while ready:
+        self._ready = {}
+        while ready and not self._is_over:
             following: list[int] = []
-            for stream_id in ready:
+            for place, stream_id in enumerate(ready):
                 if self._step_bytes >= STEP_BYTES_MAX:
                     self._is_cut = True
+                    self._ready = dict.fromkeys((*ready[place:], *following))
                     return
                 if self._send_frame(stream_id, found):
                     following.append(stream_id)

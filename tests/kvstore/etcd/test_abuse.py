@@ -139,7 +139,11 @@ def test_a_large_response_beside_many_waiting_streams_goes_out_in_linear_time(mo
     connection, looks = many_waiting(monkeypatch)
     connection.send_data(1, bytes(10 << 20))
     wide = (20 << 20).to_bytes(4)
-    assert connection.receive(frame(8, 0, 0, wide) + frame(8, 0, 1, wide), 1) == [WindowOpened(1)]
+    events = connection.receive(frame(8, 0, 0, wide) + frame(8, 0, 1, wide), 1)
+    while connection.has_more:
+        connection.take_output()
+        events += connection.send_more()
+    assert events == [WindowOpened(1)]
     assert len(looks) < 3 * len(MANY) + (10 << 20) // 16_384
 
 

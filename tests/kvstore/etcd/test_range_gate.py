@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvstore.etcd.coroutines import RunningHandler
-from kvstore.etcd.range_gate import ALLOWANCE, COST_PER_SECOND, LONG_RANGES_AT_ONCE, PAGES_AT_ONCE, TurnGate, RangeGate
+from kvstore.etcd.range_gate import ALLOWANCE, COST_PER_SECOND, LONG_RANGES_AT_ONCE, PAGES_AT_ONCE, RangeGate, TurnGate
 from kvstore.etcd.schema import Message, make
 from tests.kvstore.etcd.grpc_client import CallFailed, grpc_client
 from tests.kvstore.etcd.member import KV, Etcd

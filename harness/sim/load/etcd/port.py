@@ -28,6 +28,7 @@ from kvstore.etcd.hosting import (
     EtcdCall,
     GrpcConnection,
     MemberFacts,
+    RangeGate,
     Renewer,
     Resume,
     Tick,
@@ -115,6 +116,7 @@ class PortProcess:
         self._dirty: dict[int, None] = {}
         self._closed: list[int] = []
         self._streams: dict[EtcdCall[object], None] = {}
+        self._gate = RangeGate(self.client.now)  # It stays open: no client of a run reads as much as it allows.
         self._turns = 0
         self._turn_later()
 
@@ -174,8 +176,13 @@ class PortProcess:
             dirty, self._dirty = self._dirty, {}
             for connection_id in dirty:
                 connection = self._connections.get(connection_id)
-                if connection is not None and (data := connection.take_output()):
+                if connection is None:
+                    continue
+                if data := connection.take_output():
                     yield connection_id, data
+                if connection.has_more:
+                    connection.send_more()
+                    self._dirty[connection_id] = None
 
     def take_closed(self) -> Iterable[int]:
         """Take the connections that the port closes."""
@@ -190,7 +197,7 @@ class PortProcess:
     def _begin(self, call: EtcdCall[object]) -> None:
         if call.method.gives_stream:
             self._streams[call] = None
-        begin(Context(self._facts, self.client, call))
+        begin(Context(self._facts, self.client, call, self._gate))
 
     # Time.
 
