@@ -22,15 +22,12 @@ async def transfer(client: Client, source: str, target: str, amount: int) -> boo
         if int(one.record.value) < amount:
             return False
         unchanged = [
-            Compare(source.encode(), Target.MOD_REVISION, Comparison.EQUAL, one.record.mod_revision),
-            Compare(target.encode(), Target.MOD_REVISION, Comparison.EQUAL, two.record.mod_revision),
+            Compare(source, Target.MOD_REVISION, Comparison.EQUAL, one.record.mod_revision),
+            Compare(target, Target.MOD_REVISION, Comparison.EQUAL, two.record.mod_revision),
         ]
         written = await client.txn(
             unchanged,
-            [
-                Put(source.encode(), str(int(one.record.value) - amount).encode()),
-                Put(target.encode(), str(int(two.record.value) + amount).encode()),
-            ],
+            [Put(source, str(int(one.record.value) - amount)), Put(target, str(int(two.record.value) + amount))],
         )
         # If another client has changed an account since the read, nothing is written. Then read both accounts again.
         if written.succeeded:

@@ -78,7 +78,9 @@ from kvstore.protocol.commands import (
     Target,
     Txn,
     command_body,
+    misfit_of,
     prefix_range,
+    transaction_of,
 )
 from kvstore.protocol.messages import (
     Consistency,
@@ -772,8 +774,11 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
         """Carry out `success` if all comparisons hold, else `failure`. The operations run in order, as one change.
 
         A transaction whose branches have only gets and ranges is a linearizable read: nothing is written to the log.
+
+            is_blue = Compare("colour", Target.VALUE, Comparison.EQUAL, "blue")
+            await client.txn([is_blue], [Put("colour", "green")], [Get("colour")])
         """
-        command = Txn(tuple(compares), tuple(success), tuple(failure))
+        command = transaction_of(compares, success, failure)
         return await self._write(command, TxnResult, acknowledge, deadline_seconds)
 
     async def transact(
@@ -1069,8 +1074,8 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
     def when(self, *compares: Compare) -> Transaction:
         """Begin a transaction, step by step.
 
-            is_absent = Compare(b"a", Target.VERSION, Comparison.EQUAL, 0)
-            await client.when(is_absent).put("a", "1").otherwise(Get(b"a")).commit()
+            is_absent = Compare("a", Target.VERSION, Comparison.EQUAL, 0)
+            await client.when(is_absent).put("a", "1").otherwise(Get("a")).commit()
 
         The object collects comparisons and operations. `commit` sends the transaction, as `txn` does, and may be called
         again.
@@ -1514,11 +1519,10 @@ def _checked_body(command: Command) -> tuple[Any, ...]:
         body = command_body(command)
         flaw = validate_body(body)
     except (KeyError, AttributeError, TypeError) as error:
-        raise TypeError(
-            f"a command is one of kvstore.protocol.commands, such as Put(b'key', b'value'): {error!r}"
-        ) from error
+        usual = f"a command is one of kvstore.protocol.commands, such as Put('key', 'value'): {error!r}"
+        raise TypeError(misfit_of(command) or usual) from error
     if flaw is not None:
-        raise InvalidRequest(flaw)
+        raise InvalidRequest(flaw, text=misfit_of(command))
     return body
 
 

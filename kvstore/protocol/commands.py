@@ -1,5 +1,7 @@
 """The commands of the store as plain values, and their wire form.
 
+Keys and values of commands are bytes. The constructors also take text, and store its UTF-8 encoding.
+
 In a log payload `[leader_time, command, ...]` a command is `[session_id, request_no, acknowledged_up_to, kind, ...]`.
 The items from `kind` on are the *body* of the command. Inside a transaction, an operation consists of its body alone:
 
@@ -40,9 +42,9 @@ See docs/reference/specification.md#82-commands.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cbor2
 
@@ -63,6 +65,7 @@ from kvstore.protocol.access_commands import (
     UserRevoke,
 )
 from kvstore.protocol.cbor_heads import SEPARATOR, array_head, bytes_head, text_head, uint_head
+from kvstore.protocol.text import Text, bytes_of_field
 from raft import ProtocolError, decode_joined, decode_stored
 
 PAYLOAD_DEPTH_MAX = 64
@@ -134,6 +137,14 @@ class PutFlag(enum.IntFlag):
     KEEP_LEASE = 4
 
 
+def _take_text(command: object, *names: str) -> None:
+    """Replace the texts in these fields of a command by their bytes. Raises TypeError."""
+    for name in names:
+        value = getattr(command, name)
+        if type(value) is not bytes and not (name == "end" and value is None):
+            object.__setattr__(command, name, bytes_of_field(type(command).__name__, name, value))
+
+
 @dataclass(frozen=True, slots=True)
 class Put:
     """Write a value. A put is always a change, even if the value is the same.
@@ -151,6 +162,22 @@ class Put:
     keep_value: bool = False
     keep_lease: bool = False
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            key: Text,
+            value: Text,
+            lease_id: int = 0,
+            previous: bool = False,
+            keep_value: bool = False,
+            keep_lease: bool = False,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        if type(self.key) is not bytes or type(self.value) is not bytes:
+            _take_text(self, "key", "value")
+
     @property
     def flags(self) -> int:
         """The options as `PutFlag`."""
@@ -164,12 +191,28 @@ class Get:
     key: bytes
     revision: int = 0
 
+    if TYPE_CHECKING:
+
+        def __init__(self, key: Text, revision: int = 0) -> None: ...
+
+    def __post_init__(self) -> None:
+        if type(self.key) is not bytes:
+            _take_text(self, "key")
+
 
 @dataclass(frozen=True, slots=True)
 class Delete:
     """Remove one record. If the key is absent, nothing changes."""
 
     key: bytes
+
+    if TYPE_CHECKING:
+
+        def __init__(self, key: Text) -> None: ...
+
+    def __post_init__(self) -> None:
+        if type(self.key) is not bytes:
+            _take_text(self, "key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +225,13 @@ class DeleteRange:
     start: bytes
     end: bytes | None
     previous: bool = False
+
+    if TYPE_CHECKING:
+
+        def __init__(self, start: Text, end: Text | None, previous: bool = False) -> None: ...
+
+    def __post_init__(self) -> None:
+        _take_text(self, "start", "end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +246,13 @@ class Append:
     value: bytes
     lease_id: int = 0
 
+    if TYPE_CHECKING:
+
+        def __init__(self, prefix: Text, value: Text, lease_id: int = 0) -> None: ...
+
+    def __post_init__(self) -> None:
+        _take_text(self, "prefix", "value")
+
 
 @dataclass(frozen=True, slots=True)
 class Add:
@@ -204,6 +261,13 @@ class Add:
 
     key: bytes
     delta: int
+
+    if TYPE_CHECKING:
+
+        def __init__(self, key: Text, delta: int) -> None: ...
+
+    def __post_init__(self) -> None:
+        _take_text(self, "key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +290,23 @@ class Range:
     revision: int = 0
     bytes_max: int = 0
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            start: Text = b"",
+            end: Text | None = None,
+            limit: int = 0,
+            reverse: bool = False,
+            keys_only: bool = False,
+            count_only: bool = False,
+            revision: int = 0,
+            bytes_max: int = 0,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        _take_text(self, "start", "end")
+
 
 @dataclass(frozen=True, slots=True)
 class CompareAndSet:
@@ -235,6 +316,15 @@ class CompareAndSet:
     key: bytes
     value: bytes
     expected: bytes | int
+
+    if TYPE_CHECKING:
+
+        def __init__(self, key: Text, value: Text, expected: Text | int) -> None: ...
+
+    def __post_init__(self) -> None:
+        _take_text(self, "key", "value")
+        if type(self.expected) is not int:
+            _take_text(self, "expected")
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +340,30 @@ class Compare:
     comparison: Comparison
     operand: bytes | int
     end: bytes | None = b""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            key: Text,
+            target: Target,
+            comparison: Comparison,
+            operand: Text | int,
+            end: Text | None = b"",
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        _take_text(self, "key", "end")
+        target: object = self.target  # A program without type checks may pass anything.
+        comparison: object = self.comparison
+        if not isinstance(target, int):
+            raise TypeError(f"Compare: target is a Target, such as Target.VALUE, and not {target!r:.40}")
+        if not isinstance(comparison, int):
+            raise TypeError(
+                f"Compare: comparison is a Comparison, such as Comparison.EQUAL, and not {comparison!r:.40}"
+            )
+        if self.target == Target.VALUE and type(self.operand) not in (bytes, int):
+            _take_text(self, "operand")
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +381,49 @@ class Txn:
 
 
 Operation = Put | Get | Delete | Range | DeleteRange | Append | Add | Txn
+
+_OPERATION_TYPES = frozenset({Put, Get, Delete, Range, DeleteRange, Append, Add, Txn})
+
+
+def transaction_of(compares: Iterable[object], success: Iterable[object], failure: Iterable[object]) -> Txn:
+    """Make a transaction from the arguments of a call. Raises TypeError if they are not lists of comparisons and of
+    operations."""
+    return Txn(
+        checked_compares(_listed("compares", compares, "comparisons", EXAMPLE_COMPARE)),
+        checked_operations("success", _listed("success", success, "operations", EXAMPLE_OPERATION)),
+        checked_operations("failure", _listed("failure", failure, "operations", EXAMPLE_OPERATION)),
+    )
+
+
+EXAMPLE_COMPARE = "Compare('key', Target.VERSION, Comparison.EQUAL, 0)"
+EXAMPLE_OPERATION = "Put('key', 'value')"
+
+
+def _listed(name: str, given: object, items: str, example: str) -> Iterable[object]:
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        return given
+    raise TypeError(f"{name} is a list of {items}, such as [{example}], and not {given!r:.80}")
+
+
+def checked_compares(given: Iterable[object]) -> tuple[Compare, ...]:
+    """Return the comparisons of a transaction. Raises TypeError if one of them is something else."""
+    found = tuple(given)
+    for each in found:
+        if type(each) is not Compare:
+            raise TypeError(f"a condition of a transaction is a comparison, such as {EXAMPLE_COMPARE}: {each!r:.80}")
+    return found  # type: ignore[return-value]
+
+
+def checked_operations(name: str, given: Iterable[object]) -> tuple[Operation, ...]:
+    """Return the operations of one branch of a transaction, which `name` names. Raises TypeError if one of them is
+    something else."""
+    found = tuple(given)
+    for each in found:
+        if type(each) not in _OPERATION_TYPES:
+            raise TypeError(
+                f"{name} has operations, such as {EXAMPLE_OPERATION}, Get('key') or Delete('key'), and not {each!r:.80}"
+            )
+    return found  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,6 +583,35 @@ def command_body(command: Command) -> Body:
         return (19, *(values[:LEVEL_1_LIMITS] if is_of_level_1 else values))
     kind = type(command)
     return (int(KIND_OF[kind]), *(getattr(command, name) for name in _FIELDS_OF[kind]))
+
+
+def misfit_of(command: object) -> str:
+    """Describe the first field of a command, or of a part of a transaction, whose type is wrong; empty if there is
+    none. Fields with keys and values are not considered, because the constructors check them."""
+    if isinstance(command, Txn):
+        parts = (*command.compares, *command.success, *command.failure)
+        return next(filter(None, map(misfit_of, parts)), "")
+    for field in fields(command) if type(command) in _FIELDS_OF or type(command) is Compare else ():  # type: ignore[arg-type]
+        name, value = field.name, getattr(command, field.name)
+        if name == "operand":
+            wanted = _operand_wanted(command)
+        elif field.type == "int" and type(value) is not int:
+            wanted = "a number, such as lease.id" if name == "lease_id" else "a number, such as 1"
+        elif field.type == "bool" and type(value) is not bool:
+            wanted = "True or False"
+        else:
+            continue
+        if wanted:
+            kind = type(command).__name__
+            return f"{kind}: {name} is {wanted}, and not {value!r:.40} ({type(value).__name__})"
+    return ""
+
+
+def _operand_wanted(compare: Any) -> str:
+    if compare.target == Target.VALUE:
+        return "" if type(compare.operand) is bytes else "bytes or text, because the target is VALUE"
+    name = Target(compare.target).name if compare.target in tuple(Target) else compare.target
+    return "" if type(compare.operand) is int else f"a number, because the target is {name}"
 
 
 def _compare_item(compare: Compare) -> tuple[Any, ...]:

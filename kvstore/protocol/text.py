@@ -81,3 +81,17 @@ def as_bytes(text: Text) -> bytes:
     if not isinstance(text, bytes):
         raise TypeError(f"keys and values are bytes or text, not {type(text).__name__}")
     return text
+
+
+def bytes_of_field(owner: str, name: str, value: object) -> bytes:
+    """Return the bytes of a field of a command, which holds a key or a value. Raises TypeError for any type other than
+    bytes and str."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes):
+        return bytes(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    example = repr(str(value)) if is_number else "'a' or b'a'"
+    raise TypeError(
+        f"{owner}: {name} is bytes or text, such as {example:.40}, and not {value!r:.40} ({type(value).__name__})"
+    )

@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Self
 
 from kvstore.errors import LockLost
-from kvstore.protocol.commands import Compare, Comparison, Delete, Operation, Put, Target, Txn
+from kvstore.protocol.commands import (
+    Compare,
+    Comparison,
+    Delete,
+    Operation,
+    Put,
+    Target,
+    Txn,
+    checked_compares,
+    checked_operations,
+)
 from kvstore.protocol.results import TxnResult
 from kvstore.protocol.text import Text, as_bytes
 from kvstore.recipes.lease import LeaseHandle
@@ -22,17 +32,17 @@ class TransactionBuilder:
 
     def when(self, *compares: Compare) -> Self:
         """Add comparisons. If one of them is false, the operations of `otherwise` run instead of those of `then`."""
-        self._compares += compares
+        self._compares += checked_compares(compares)
         return self
 
     def then(self, *operations: Operation) -> Self:
         """Add operations that run if all comparisons of `when` hold."""
-        self._success += operations
+        self._success += checked_operations("then", operations)
         return self
 
     def otherwise(self, *operations: Operation) -> Self:
         """Add operations that run if a comparison of `when` is false."""
-        self._failure += operations
+        self._failure += checked_operations("otherwise", operations)
         return self
 
     def put(self, key: Text, value: Text, *, lease: LeaseHandle | int | None = None) -> Self:

@@ -18,16 +18,24 @@ import kvstore.blocking
 import kvstore.errors
 from kvstore import (
     Client,
+    Compare,
+    Comparison,
+    Delete,
     EmbeddedStore,
+    Get,
     InvalidAddress,
     InvalidRequest,
     LeadershipLost,
+    Put,
+    Range,
+    Target,
     Unavailable,
     WrongContext,
     open_node,
     recipes,
 )
-from tests.kvstore.worlds.world import WORLDS, World, in_each_world
+from kvstore.protocol.commands import Add, Append, CompareAndSet, DeleteRange
+from tests.kvstore.worlds.world import WORLDS, World, in_each_world, settled
 
 pytestmark = [pytest.mark.timeout(60)]
 
@@ -157,6 +165,174 @@ async def test_a_listing_of_a_text_shows_the_argument_that_was_meant(client: Any
     with pytest.raises(TypeError, match="prefix=b'a'"):
         async for _ in client.items(b"a"):
             pass
+
+
+# Transactions.
+
+
+def test_a_command_takes_text_as_a_call_does() -> None:
+    equal, at_value, key, end = Comparison.EQUAL, Target.VALUE, "schlüssel", "z"
+    data = key.encode()
+    assert Put(key, "1") == Put(data, b"1")
+    assert Get(key, 7) == Get(data, 7)
+    assert Delete(key) == Delete(data)
+    assert Add(key, 1) == Add(data, 1)
+    assert Append(key, "1") == Append(data, b"1")
+    assert Range(key, end) == Range(data, b"z")
+    assert DeleteRange(key, None) == DeleteRange(data, None)
+    assert CompareAndSet(key, "2", "1") == CompareAndSet(data, b"2", b"1")
+    assert Compare(key, at_value, equal, "1", end) == Compare(data, at_value, equal, b"1", b"z")
+
+
+@in_each_world
+async def test_a_transaction_takes_text(client: Any, name: str) -> None:
+    is_absent = Compare(name, Target.VERSION, Comparison.EQUAL, 0)
+    assert (await client.txn([is_absent], [Put(name, "1")])).succeeded
+    is_one = Compare(name, Target.VALUE, Comparison.EQUAL, "1")
+    result = await client.when(is_one).then(Put(name, "2"), Get(name)).commit()
+    assert (result.succeeded, result.results[1].value) == (True, b"2")
+    assert (await client.execute(CompareAndSet(name, "3", "2"))).result.succeeded
+    result = await client.when(is_one).then(Get(name)).otherwise(Delete(name)).commit()
+    assert (result.succeeded, result.results[0].found) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "words"),
+    [
+        (
+            Put,
+            (
+                "a",
+                1,
+            ),
+            r"value is bytes or text, such as '1', and not 1 \(int\)",
+        ),
+        (
+            Put,
+            (
+                "a",
+                None,
+            ),
+            r"value is bytes or text.*not None",
+        ),
+        (Get, (b"a".__iter__,), r"key is bytes or text"),
+        (Delete, (bytearray(b"a"),), r"key is bytes or text.*\(bytearray\)"),
+        (
+            Range,
+            (
+                "a",
+                5,
+            ),
+            r"end is bytes or text",
+        ),
+        (
+            DeleteRange,
+            (
+                None,
+                None,
+            ),
+            r"start is bytes or text",
+        ),
+        (
+            Append,
+            (
+                "a",
+                1.5,
+            ),
+            r"value is bytes or text, such as '1\.5'",
+        ),
+        (
+            Add,
+            (
+                1,
+                1,
+            ),
+            r"key is bytes or text",
+        ),
+        (
+            CompareAndSet,
+            (
+                "a",
+                {},
+                0,
+            ),
+            r"value is bytes or text",
+        ),
+        (
+            Compare,
+            (
+                1,
+                Target.VALUE,
+                Comparison.EQUAL,
+                "1",
+            ),
+            r"key is bytes or text",
+        ),
+        (
+            Compare,
+            (
+                "a",
+                "value",
+                Comparison.EQUAL,
+                "1",
+            ),
+            r"target is a Target.*Target\.VALUE.*'value'",
+        ),
+        (
+            Compare,
+            (
+                "a",
+                Target.VALUE,
+                "==",
+                "1",
+            ),
+            r"comparison is a Comparison.*Comparison\.EQUAL",
+        ),
+    ],
+)
+def test_a_command_names_the_field_that_has_a_wrong_type(kind: Any, arguments: tuple[Any, ...], words: str) -> None:
+    with pytest.raises(TypeError, match=f"{kind.__name__}: {words}"):
+        kind(*arguments)
+
+
+@in_each_world
+async def test_a_transaction_names_the_argument_that_has_a_wrong_form(client: Any) -> None:
+    put, is_absent = Put("a", "1"), Compare("a", Target.VERSION, Comparison.EQUAL, 0)
+    with pytest.raises(TypeError, match=r"success is a list of operations, such as \[Put\('key', 'value'\)\]"):
+        await client.txn([], put)
+    with pytest.raises(TypeError, match=r"compares is a list of comparisons, such as \[Compare\("):
+        await client.txn(is_absent, [put])
+    with pytest.raises(TypeError, match=r"a condition of a transaction is a comparison, such as Compare\(.*: Put\("):
+        await client.txn([put])
+    with pytest.raises(TypeError, match=r"success has operations, such as Put\('key', 'value'\).*not \('a', '1'\)"):
+        await client.txn([], [("a", "1")])
+    with pytest.raises(TypeError, match=r"a condition of a transaction is a comparison"):
+        await settled(client.when(put))
+    with pytest.raises(TypeError, match=r"then has operations.*not Compare\("):
+        await settled(client.when(is_absent).then(is_absent))
+    with pytest.raises(TypeError, match=r"otherwise has operations"):
+        await settled(client.when(is_absent).otherwise("a"))
+
+
+@in_each_world
+async def test_a_number_of_a_command_that_is_none_is_named(client: Any) -> None:
+    wrong: Any = "1"
+    for command, words in (
+        (Put("a", "1", wrong), r"Put: lease_id is a number, such as lease\.id, and not '1' \(str\)"),
+        (Put("a", "1", previous=wrong), r"Put: previous is True or False, and not '1'"),
+        (Add("a", wrong), r"Add: delta is a number"),
+        (Get("a", wrong), r"Get: revision is a number"),
+    ):
+        with pytest.raises((InvalidRequest, TypeError), match=words):
+            await client.txn(success=[command])
+    operands: list[tuple[Target, Any, str]] = [
+        (Target.VERSION, "1", r"Compare: operand is a number, because the target is VERSION, and not '1' \(str\)"),
+        (Target.VALUE, 1, r"Compare: operand is bytes or text, because the target is VALUE, and not 1 \(int\)"),
+    ]
+    for target, operand, words in operands:
+        compare = Compare("a", target, Comparison.EQUAL, operand)
+        with pytest.raises(InvalidRequest, match=words):
+            await client.when(compare).commit()
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
