@@ -27,6 +27,7 @@ class BlockingPositionTransaction(PositionBuilder):
     def commit(self) -> PositionMoved:
         """Carry out the transaction, and repeat it until its outcome is known or the lease is lost. Raises the errors
         of `PositionTransaction.commit`."""
+        self._commits()
         return self._consumer._move(self)
 
 

@@ -79,7 +79,8 @@ class BlockingPlainTransaction(TransactionBuilder):
 
     def commit(self, *, deadline_seconds: float | None = None) -> TxnResult:
         """Carry out the transaction. The `succeeded` of the result is true if all comparisons of `when` held."""
-        whole = Transaction(self._store).when(*self._compares).then(*self._success).otherwise(*self._failure)
+        txn = self.inner()
+        whole = Transaction(self._store).when(*txn.compares).then(*txn.success).otherwise(*txn.failure)
         return finish(whole.commit(deadline_seconds=deadline_seconds))
 
 
@@ -96,8 +97,8 @@ class BlockingGuardedTransaction(GuardedBuilder):
 
         The `succeeded` of the result is true if all comparisons of `when` held.
         """
-        guarded = GuardedTransaction(self._store, self._key, self._fence, self._lost)
-        guarded.when(*self._compares).then(*self._success).otherwise(*self._failure)
+        txn, guarded = self.inner(), GuardedTransaction(self._store, self._key, self._fence, self._lost)
+        guarded.when(*txn.compares).then(*txn.success).otherwise(*txn.failure)
         return finish(guarded.commit(deadline_seconds=deadline_seconds))
 
 

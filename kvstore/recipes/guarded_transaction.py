@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Callable
+from functools import partial
+from typing import Self, TypeVar
 
 from kvstore.errors import LockLost
 from kvstore.protocol.commands import (
@@ -20,29 +22,37 @@ from kvstore.protocol.results import TxnResult
 from kvstore.protocol.text import Text, as_bytes
 from kvstore.recipes.lease import LeaseHandle
 from kvstore.recipes.store import KeyStore
+from kvstore.recipes.uncommitted import Alarm
+
+ItemT = TypeVar("ItemT")
 
 
 class TransactionBuilder:
-    """Collects the comparisons and operations of a transaction. The operations run in order, as one change."""
+    """Collects the comparisons and operations of a transaction. The operations run in order, as one change.
+
+    If a program drops an object that has collected something, and that was never committed, a ResourceWarning names the
+    line. (Python hides this kind of warning, unless it runs with `-X dev` or `-W default`; pytest shows it.)
+    """
 
     def __init__(self) -> None:
         self._compares: list[Compare] = []
         self._success: list[Operation] = []
         self._failure: list[Operation] = []
+        self._alarm: Alarm | None = None
 
     def when(self, *compares: Compare) -> Self:
         """Add comparisons. If one of them is false, the operations of `otherwise` run instead of those of `then`."""
-        self._compares += checked_compares(compares)
+        self._collect(self._compares, checked_compares, compares)
         return self
 
     def then(self, *operations: Operation) -> Self:
         """Add operations that run if all comparisons of `when` hold."""
-        self._success += checked_operations("then", operations)
+        self._collect(self._success, partial(checked_operations, "then"), operations)
         return self
 
     def otherwise(self, *operations: Operation) -> Self:
         """Add operations that run if a comparison of `when` is false."""
-        self._failure += checked_operations("otherwise", operations)
+        self._collect(self._failure, partial(checked_operations, "otherwise"), operations)
         return self
 
     def put(self, key: Text, value: Text, *, lease: LeaseHandle | int | None = None) -> Self:
@@ -57,7 +67,28 @@ class TransactionBuilder:
 
     def inner(self) -> Txn:
         """The collected transaction, as an operation of a guarding transaction."""
+        self._commits()
         return Txn(tuple(self._compares), tuple(self._success), tuple(self._failure))
+
+    def _begun_by(self) -> str:
+        """The call that began this transaction, for the warning."""
+        return "the transaction of client.when(...)"
+
+    def _collect(
+        self, kept: list[ItemT], check: Callable[[tuple[ItemT, ...]], tuple[ItemT, ...]], items: tuple[ItemT, ...]
+    ) -> None:
+        try:
+            kept += check(items)
+        except TypeError:
+            self._commits()  # The error says enough.
+            raise
+        if self._alarm is None and items:
+            self._alarm = Alarm(self, self._begun_by(), self._compares, self._success, self._failure)
+
+    def _commits(self) -> None:
+        """Note that the program has not forgotten this transaction."""
+        if self._alarm is not None:
+            self._alarm.disarm()
 
 
 class Transaction(TransactionBuilder):
@@ -80,6 +111,9 @@ class GuardedBuilder(TransactionBuilder):
     def __init__(self, key: bytes, fence: int, lost: type[LockLost]) -> None:
         super().__init__()
         self._key, self._fence, self._lost = key, fence, lost
+
+    def _begun_by(self) -> str:
+        return f"the transaction of guarded(), whose guard is {self._key!r:.80},"
 
     def guard(self) -> Compare:
         """The comparison that holds while the caller owns the key."""

@@ -40,6 +40,9 @@ class PositionBuilder(TransactionBuilder):
         self.number = 0  # The number of this commit among the commits of the consumer; 0 before the first attempt.
         self.is_unanswered = False  # True once an attempt has received no answer, and so may have taken effect.
 
+    def _begun_by(self) -> str:
+        return f"the transaction() of a consumer, which moves the position to {self.position},"
+
     def add(self, key: Text, delta: int = 1) -> Self:
         """Add an operation that adds to a decimal number."""
         return self.then(Add(as_bytes(key), delta))
@@ -70,4 +73,5 @@ class PositionTransaction(PositionBuilder):
         LeaseLost or OutcomeUnknown if the lease was lost after an attempt that got no answer, and that may have taken
         effect. If the writes are refused, raises InvalidRequest, QuotaExceeded or another refusal, with nothing done.
         """
+        self._commits()
         return await self._commit(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import subprocess
 import sys
@@ -26,6 +27,8 @@ from kvstore import (
     InvalidAddress,
     InvalidRequest,
     LeadershipLost,
+    LockLost,
+    PositionConflict,
     Put,
     Range,
     Target,
@@ -34,6 +37,7 @@ from kvstore import (
     open_node,
     recipes,
 )
+from kvstore.blocking.thread_pump import finish
 from kvstore.protocol.commands import Add, Append, CompareAndSet, DeleteRange
 from tests.kvstore.worlds.world import WORLDS, World, in_each_world, settled
 
@@ -333,6 +337,70 @@ async def test_a_number_of_a_command_that_is_none_is_named(client: Any) -> None:
         compare = Compare("a", target, Comparison.EQUAL, operand)
         with pytest.raises(InvalidRequest, match=words):
             await client.when(compare).commit()
+
+
+# Transactions that are never committed.
+
+
+async def drop(make: Callable[[], Any]) -> None:
+    """Make an object that nobody keeps."""
+    await settled(make())
+    gc.collect()
+
+
+@in_each_world
+async def test_a_transaction_that_is_never_committed_is_reported(client: Any, name: str) -> None:
+    async with client.lock(name) as lock:
+        with pytest.warns(
+            ResourceWarning, match=r"guarded\(\), whose guard is b'.*, was never committed.*: Put of b'a'\."
+        ):
+            await drop(lambda: lock.guarded().put("a", "1"))
+    is_new = Compare("a", Target.VERSION, Comparison.EQUAL, 0)
+    words = r"of client\.when\(\.\.\.\) was never committed, and certainly had no effect: Put of b'a', 2 further "
+    with pytest.warns(ResourceWarning, match=words + r"operations, 1 comparison\. End it with `\.commit\(\)`"):
+        await drop(lambda: client.when(is_new).put("a", "1").delete("b").otherwise(Get("a")))
+    await client.put(name + "record", "1")
+    async with client.consume(name, group=name.replace("/", "-"), from_revision=1) as consumer:
+        record = await anext(consumer)
+        with pytest.warns(
+            ResourceWarning, match=r"transaction\(\) of a consumer, which moves the position to \d+, was"
+        ):
+            await drop(lambda: record.transaction().put("a", "1"))
+
+
+@in_each_world
+async def test_a_transaction_that_has_nothing_or_was_committed_is_not_reported(client: Any, name: str) -> None:
+    async with client.lock(name) as lock:
+        await lock.guarded().put(name, "1").commit()
+        await settled(lock.guarded())
+        await client.when().put(name, "2").commit()
+        await client.delete(lock.key)
+        with pytest.raises(LockLost):
+            await lock.guarded().put(name, "3").commit()
+    await client.put(name + "record", "1")
+    async with client.consume(name, group=name.replace("/", "-"), from_revision=1) as consumer:
+        record = await anext(consumer)
+        await record.transaction().put("a", "1").commit()
+        with pytest.raises(PositionConflict):
+            await record.transaction().put("a", "2").commit()
+    gc.collect()
+
+
+@pytest.mark.parametrize("make", [*LOOP_CLIENTS, kvstore.blocking.Client])
+def test_the_warning_shows_the_line_of_the_program(make: Callable[..., Any]) -> None:
+    with pytest.warns(ResourceWarning) as told:
+        finish(drop(lambda: make(NOWHERE).when().put("a", "1")))
+    (warning,) = told
+    assert warning.filename == __file__
+    assert "make(NOWHERE)" in Path(__file__).read_text(encoding="utf-8").splitlines()[warning.lineno - 1]
+
+
+def test_an_interpreter_that_ends_reports_no_transaction() -> None:
+    program = "import kvstore; kept = kvstore.Client(['127.0.0.1:1']).when().put('a', '1')"
+    ended = subprocess.run(
+        [sys.executable, "-W", "always", "-c", program], check=True, timeout=60, capture_output=True, text=True
+    )
+    assert (ended.stdout, ended.stderr) == ("", "")
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
