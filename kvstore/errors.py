@@ -99,6 +99,10 @@ if not TYPE_CHECKING:
         return getattr(storage, name)
 
 
+CALL_NOTE = "the call: "
+"""The beginning of the note that names the call."""
+
+
 class StoreError(Exception):
     """Base of every error of the store."""
 
@@ -115,6 +119,10 @@ class StoreError(Exception):
     def add_note(self, note: str) -> None:
         """Add a line to the error, which tracebacks show."""
         self._notes = [*self._own_notes, note]
+
+    def name_call(self, words: str) -> None:
+        """Make `words` the name of the call, such as `lock b'report'`, in the note that names a part of this call."""
+        self._notes = [f"{CALL_NOTE}{words}", *(note for note in self._own_notes if not note.startswith(CALL_NOTE))]
 
     @property
     def __notes__(self) -> list[str]:  # type: ignore[override]
@@ -440,18 +448,27 @@ class LeaseLost(StoreError):
     """The block of a lease was cancelled, because the lease has ended or may have ended.
 
     Actions that the block took before its cancellation are not undone. The store has removed the keys of the lease, or
-    will remove them.
+    will remove them. `what`: what is lost with the lease, such as `lock b'report'`; empty for a lease alone.
     """
 
-    def __init__(self, lease_id: int, reason: str) -> None:
-        super().__init__(lease_id, reason)
-        self.lease_id, self.reason = lease_id, reason
+    def __init__(self, lease_id: int, reason: str, what: str = "") -> None:
+        super().__init__(lease_id, reason, what)
+        self.lease_id, self.reason, self.what = lease_id, reason, what
+
+    def name_what(self, what: str) -> None:
+        """Name what is lost with the lease, unless it is named already."""
+        self.what = self.what or what
+        self.args = (self.lease_id, self.reason, self.what)
 
     def __str__(self) -> str:
+        if self.what:
+            return f"{self.what} is lost, with its lease {self.lease_id}: {self.reason}"
         return f"lease {self.lease_id} is lost: {self.reason}"
 
     @property
     def hint(self) -> str:
+        if self.what:
+            return "stop the work that depends on it, because another program may have it; then enter a new block"
         return "another owner may have what it protected; begin again with a new lease"
 
 

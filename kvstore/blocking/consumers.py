@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Self
 
 from kvstore.blocking.context import HeldBlock, HeldFace, in_block
-from kvstore.blocking.leases import BlockingGuardedTransaction, BlockingLease, next_of
+from kvstore.blocking.leases import BlockingEvent, BlockingGuardedTransaction, BlockingLease, next_of
 from kvstore.blocking.loop_thread import LoopThread
 from kvstore.protocol.results import KeyRecord
 from kvstore.recipes.consumers.consumer import Consumer
@@ -93,6 +93,11 @@ class BlockingConsumer(HeldFace[Consumer]):
 
     lag = in_block(Consumer.lag)
     commit = in_block(Consumer.commit)
+
+    @property
+    def lost(self) -> BlockingEvent:
+        """An event that is set as soon as the consumer is lost, or may be lost, as `Consumer.lost` describes it."""
+        return self.lease.lost
 
     def check(self) -> None:
         """Raise LeaseLost if this consumer is no longer the active consumer, or may no longer be."""

@@ -111,6 +111,11 @@ class BlockingLock(HeldFace[Lock]):
         self.key, self.fence, self.lease = inner.key, inner.fence, BlockingLease(inner.lease, held.thread)
         self._store = store
 
+    @property
+    def lost(self) -> BlockingEvent:
+        """An event that is set as soon as the lock is lost, or may be lost, as `Lock.lost` describes it."""
+        return self.lease.lost
+
     def check(self) -> None:
         """Raise LeaseLost if the lock is lost, or may be lost, or was given up when its block was left."""
         self.lease.check()
@@ -128,6 +133,11 @@ class BlockingLeadership(HeldFace[Leadership]):
         super().__init__(inner, held)
         self.key, self.fence, self.lease = inner.key, inner.fence, BlockingLease(inner.lease, held.thread)
         self._store = store
+
+    @property
+    def lost(self) -> BlockingEvent:
+        """An event that is set as soon as the leadership is lost, or may be lost, as `Leadership.lost` describes it."""
+        return self.lease.lost
 
     def check(self) -> None:
         """Raise LeaseLost if the leadership is lost, or may be lost, or was given up when its block was left. Raise

@@ -15,6 +15,7 @@ See docs/reference/specification.md#97-retries.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from random import Random
 from typing import Final
 
@@ -39,6 +40,7 @@ from kvstore.client.session import Admission, SessionKeeper
 from kvstore.client.watches.watch_keeper import WatchKeeper
 from kvstore.client.watches.watch_stream import WatchStream
 from kvstore.errors import (
+    CALL_NOTE,
     Busy,
     ClientClosed,
     OperationFailed,
@@ -576,7 +578,7 @@ class ClientStateMachine:
         for call in list(self._calls.values()):
             if call.request_id == 0:
                 lost = f"an attempt was lost, and then: {error}"
-                self._finish(call, error=OutcomeUnknown(lost) if call.uncertain else error)
+                self._finish(call, error=OutcomeUnknown(lost) if call.uncertain else copy(error))
         self._watches.refuse(error)
 
     def _learn(self, connection: MemberConnection, view: MembersView) -> None:
@@ -669,7 +671,7 @@ class ClientStateMachine:
         assert (response is None) != (error is None), call
         session_id = call.session_id
         if error is not None:
-            error.add_note(f"the call: {call.request.words}")
+            error.add_note(f"{CALL_NOTE}{call.request.words}")
         self._drop(call)
         self._effects.ended.append(CallEnded(call.ticket, response, error, session_id))
 

@@ -17,12 +17,14 @@ from kvstore.errors import (
     Unavailable,
     WrongContext,
 )
+from kvstore.event_loop import LoopEvent
 from kvstore.protocol.commands import Put
 from kvstore.protocol.results import KeyRecord
 from kvstore.protocol.text import Text, as_bytes
 from kvstore.recipes.contender import Contender, line_of, line_range
 from kvstore.recipes.guarded_transaction import GuardedTransaction
 from kvstore.recipes.lease import Lease
+from kvstore.recipes.lease_purpose import Purpose, lease_for
 from kvstore.recipes.local_copy import PAUSE_SECONDS, LocalCopy, local_copy, read_range
 from kvstore.recipes.store import KeyStore
 from kvstore.recipes.waiting_line import obtain
@@ -45,6 +47,13 @@ class Leadership:
         self.key, self.fence, self.lease = contender.key, contender.fence, lease
         self._is_resigned = False
         self._store = store
+
+    @property
+    def lost(self) -> LoopEvent:
+        """An event that is set as soon as the leadership is lost, or may be lost, because its lease has ended or may
+        have ended. It is the event `lost` of the lease. It is not set when the leader resigns, or when another program
+        removes its key: `wait_until_lost` waits for that."""
+        return self.lease.lost
 
     def check(self) -> None:
         """Raise LeaseLost if the leadership is lost, or may be lost, or was given up when its block was left. Raise
@@ -138,6 +147,7 @@ class Election(EnteredAsync):
         self.start, self.end = line_range(self.name)
         self.leadership: Leadership | None = None
         self._store, self._ttl_seconds = store, ttl_seconds
+        self._purpose = Purpose(f"election {self.name!r:.80}", f"the place in election {self.name!r:.80}")
         self._kept: AbstractAsyncContextManager[Lease] | None = None
         self._lease: Lease | None = None
         self._contender: Contender | None = None
@@ -145,7 +155,7 @@ class Election(EnteredAsync):
     async def __aenter__(self) -> Self:
         if self._kept is not None:
             raise WrongContext("this election is entered already; a second candidate needs an object of its own")
-        self._kept = self._store.lease(self._ttl_seconds)
+        self._kept = lease_for(self._store, self._purpose, self._ttl_seconds)
         try:
             self._lease = await self._kept.__aenter__()
         except BaseException:
@@ -169,7 +179,8 @@ class Election(EnteredAsync):
             raise WrongContext("this candidate is the leader already; `proclaim` changes its value")
         contender = self._contender = Contender(self.name, self._lease.id, as_bytes(value))
         try:
-            await obtain(self._store, contender, wait_seconds)
+            with self._purpose.named():
+                await obtain(self._store, contender, wait_seconds)
         except BaseException:
             await self._leave_line(contender)
             raise

@@ -55,6 +55,7 @@ class Lease(LeaseHandle):
     def __init__(self, lease_id: int, term: LeaseTerm, loop: EventLoop) -> None:
         self.id = lease_id
         self.lost = loop.new_event()
+        self._what = ""  # What depends on this lease, such as a lock; for the texts of errors.
         self._term, self._loop = term, loop
         self._why_lost = ""
         self._is_left = False
@@ -82,9 +83,9 @@ class Lease(LeaseHandle):
         if not self.lost.is_set() and self._term.is_over(self._loop.time()):
             self._lose(f"no renewal was answered in its time to live of {self._term.ttl_seconds:g} s")
         if self.lost.is_set():
-            raise LeaseLost(self.id, self._why_lost)
+            raise LeaseLost(self.id, self._why_lost, self._what)
         if self._is_left:
-            raise LeaseLost(self.id, LEFT)
+            raise LeaseLost(self.id, LEFT, self._what)
 
     def _lose(self, reason: str) -> None:
         if not self.lost.is_set():
@@ -141,4 +142,4 @@ async def kept_lease(
             with store.loop.move_on_after(REVOKE_SECONDS_MAX, shield=True), suppress(StoreError):
                 await store.lease_revoke(lease.id, deadline_seconds=REVOKE_SECONDS_MAX)
     if lease.lost.is_set():
-        raise LeaseLost(lease.id, lease._why_lost)
+        raise LeaseLost(lease.id, lease._why_lost, lease._what)

@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 from kvstore.errors import LockTimeout, WrongContext
+from kvstore.event_loop import LoopEvent
 from kvstore.protocol.text import Text, as_bytes
 from kvstore.recipes.contender import LEASE_DIGITS, Contender
 from kvstore.recipes.guarded_transaction import GuardedTransaction
 from kvstore.recipes.lease import Lease
+from kvstore.recipes.lease_purpose import lease_for, purpose_of_lock
 from kvstore.recipes.store import KeyStore
 from kvstore.recipes.waiting_line import obtain
 from kvstore.wrong_forms import async_block
@@ -55,6 +57,12 @@ class Lock:
         self.key, self.fence, self.lease = contender.key, contender.fence, lease
         self._store = store
 
+    @property
+    def lost(self) -> LoopEvent:
+        """An event that is set as soon as the lock is lost, or may be lost, because its lease has ended or may have
+        ended. It is the event `lost` of the lease."""
+        return self.lease.lost
+
     def check(self) -> None:
         """Raise LeaseLost if the lock is lost, or may be lost, or was given up when its block was left."""
         self.lease.check()
@@ -74,9 +82,11 @@ async def held_lock(
     Raises LockTimeout after `wait_seconds`. If the lock is lost, the block is cancelled, and LeaseLost is raised.
     """
     name = as_bytes(name)
-    async with store.lease(ttl_seconds) as lease:
+    purpose = purpose_of_lock(name, places)
+    async with lease_for(store, purpose, ttl_seconds) as lease:
         contender = Contender(name, lease.id, as_bytes(value), places)
-        await obtain(store, contender, wait_seconds)
+        with purpose.named():
+            await obtain(store, contender, wait_seconds)
         yield Lock(store, contender, lease)
 
 
@@ -102,10 +112,12 @@ async def own_lock(
     owner = store.loop.current_task() if owner is None else owner
     if math.isinf(wait_seconds):
         locks.check_not_held(full_name, owner)
-    async with store.lease(ttl_seconds, deadline_seconds=grant_seconds) as lease:
+    purpose = purpose_of_lock(name)
+    async with lease_for(store, purpose, ttl_seconds, deadline_seconds=grant_seconds) as lease:
         contender = Contender(name, lease.id)
         try:
-            await obtain(store, contender, max(0.0, ends_at - store.loop.time()))
+            with purpose.named():
+                await obtain(store, contender, max(0.0, ends_at - store.loop.time()))
         except LockTimeout:
             raise LockTimeout(name, wait_seconds, locks.holds(contender)) from None
         with locks.noted(lease.id, full_name, owner):

@@ -10,6 +10,7 @@ from kvstore.errors import LeaseLost, LeaseNotFound
 from kvstore.protocol.commands import Put, prefix_range
 from kvstore.protocol.text import Text, as_bytes
 from kvstore.recipes.lease import Lease
+from kvstore.recipes.lease_purpose import Purpose, lease_for
 from kvstore.recipes.local_copy import LocalCopy, local_copy, read_range
 from kvstore.recipes.store import KeyStore
 from kvstore.wrong_forms import async_block
@@ -31,9 +32,12 @@ class ServiceRegistry:
     ) -> AsyncIterator[Lease]:
         """Register an instance of the service during a block. If the lease is lost, the block is cancelled, and
         LeaseLost is raised. If a second program registers the same instance name, it takes the name over."""
-        async with self._store.lease(ttl_seconds) as lease:
+        key = self.prefix + as_bytes(instance)
+        purpose = Purpose(f"registration of {key!r:.80}", f"the registration of {key!r:.80}")
+        async with lease_for(self._store, purpose, ttl_seconds) as lease:
             try:
-                await self._store.txn(success=(Put(self.prefix + as_bytes(instance), as_bytes(value), lease.id),))
+                with purpose.named():
+                    await self._store.txn(success=(Put(key, as_bytes(value), lease.id),))
             except LeaseNotFound as error:
                 raise LeaseLost(lease.id, str(error)) from error
             yield lease

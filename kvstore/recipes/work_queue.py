@@ -22,6 +22,7 @@ from kvstore.protocol.results import AppendResult, GetResult, KeyRecord, TxnResu
 from kvstore.protocol.text import Text, as_bytes
 from kvstore.recipes.guarded_transaction import GuardedTransaction
 from kvstore.recipes.lease import Lease
+from kvstore.recipes.lease_purpose import Purpose, lease_for
 from kvstore.recipes.local_copy import read_range
 from kvstore.recipes.store import KeyStore
 from kvstore.wrong_forms import async_block
@@ -77,8 +78,11 @@ class WorkQueue:
         there is no item within `wait_seconds`, and LeaseLost if the lease is lost. Raises LockLost if this worker no
         longer has the item at the time of its removal.
         """
-        async with self._store.lease(ttl_seconds) as lease:
-            item = await self._take_first(lease, wait_seconds)
+        name = self._prefix[:-1]
+        purpose = Purpose(f"take of queue {name!r:.80}", f"the item of queue {name!r:.80}")
+        async with lease_for(self._store, purpose, ttl_seconds) as lease:
+            with purpose.named():
+                item = await self._take_first(lease, wait_seconds)
             yield item
             if not item.is_done:
                 await item.done()

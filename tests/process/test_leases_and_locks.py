@@ -109,7 +109,7 @@ def test_the_command_under_a_lock_ends_when_the_lock_is_lost(tmp_path: Path) -> 
                 await client.lease_revoke(lease.lease_id)
                 code, err = await holder.ends()
                 assert code == ExitCode.UNKNOWN
-                assert f"error: lease {lease.lease_id} is lost" in err
+                assert f"error: lock b'job' is lost, with its lease {lease.lease_id}: " in err
                 assert not is_running(pid)
             finally:
                 holder.kill(pid)

@@ -26,7 +26,7 @@ from kvstore.errors import (
     RevisionCompacted,
     Unavailable,
 )
-from kvstore.event_loop import CancelScope
+from kvstore.event_loop import CancelScope, LoopEvent
 from kvstore.protocol.commands import Compare, Comparison, Get, Put, Range, Target, Txn
 from kvstore.protocol.results import GetResult, KeyRecord, Record, TxnResult
 from kvstore.protocol.text import Text
@@ -36,6 +36,7 @@ from kvstore.recipes.consumers.record import ConsumedRecord
 from kvstore.recipes.contender import Contender
 from kvstore.recipes.guarded_transaction import GuardedTransaction
 from kvstore.recipes.lease import Lease
+from kvstore.recipes.lease_purpose import Purpose, lease_for
 from kvstore.recipes.store import KeyStore, WatchedChanges
 from kvstore.recipes.waiting_line import PAUSE_SECONDS, obtain, repeat_until_answered
 from kvstore.wrong_forms import async_block
@@ -158,6 +159,12 @@ class Consumer:
         found = await self._store.get(self._position_key)
         stored = None if found.record is None else StoredPosition.decode(self.group, found.record.value)
         return ConsumerLag(0 if stored is None else stored.position, found.revision)
+
+    @property
+    def lost(self) -> LoopEvent:
+        """An event that is set as soon as the consumer is lost, or may be lost, because its lease has ended or may have
+        ended. It is the event `lost` of the lease."""
+        return self.lease.lost
 
     def check(self) -> None:
         """Raise LeaseLost if this consumer is no longer the active one, or may no longer be."""
@@ -395,16 +402,23 @@ async def consumed(
     block."""
     keys, about = GroupKeys(group), GroupAbout(prefix, from_revision=from_revision)
     (share,) = about.shares
-    async with store.lease(ttl_seconds) as lease:
-        first_position = await agree(store, keys, about, lease)
-        contender = Contender(keys.owners(share.number), lease.id, member)
-        await obtain(store, contender, wait_seconds)
+    purpose = purpose_of_consumer(keys)
+    async with lease_for(store, purpose, ttl_seconds) as lease:
+        with purpose.named():
+            first_position = await agree(store, keys, about, lease)
+            contender = Contender(keys.owners(share.number), lease.id, member)
+            await obtain(store, contender, wait_seconds)
         consumer = Consumer(store, keys, share, first_position, contender, lease, reading)
         await consumer.begin()
         try:
             yield consumer
         finally:
             await consumer.close()
+
+
+def purpose_of_consumer(keys: GroupKeys) -> Purpose:
+    """The purpose of the lease of a member of a group."""
+    return Purpose(f"consume of group {keys.group!r:.80}", f"the consumer of group {keys.group!r:.80}")
 
 
 async def agree(store: KeyStore, keys: GroupKeys, about: GroupAbout, lease: Lease) -> int:

@@ -15,11 +15,12 @@ from kvstore.event_loop import CancelScope, Nursery
 from kvstore.protocol.commands import Compare, Comparison, Get, Put, Target, Txn
 from kvstore.protocol.results import GetResult, KeyRecord
 from kvstore.protocol.text import Text
-from kvstore.recipes.consumers.consumer import Consumer, Reading, agree
+from kvstore.recipes.consumers.consumer import Consumer, Reading, agree, purpose_of_consumer
 from kvstore.recipes.consumers.group_keys import GroupAbout, GroupKeys, Share, line_among
 from kvstore.recipes.consumers.shares import moves
 from kvstore.recipes.contender import Contender
 from kvstore.recipes.lease import Lease
+from kvstore.recipes.lease_purpose import lease_for
 from kvstore.recipes.local_copy import read_range
 from kvstore.recipes.store import KeyStore
 from kvstore.recipes.waiting_line import PAUSE_SECONDS, repeat_until_answered
@@ -45,8 +46,10 @@ async def consume_shares(
 ) -> None:
     """Be a member of a group, and call `work` with the consumer of each share that this member has."""
     keys = GroupKeys(group)
-    async with store.lease(ttl_seconds) as lease:
-        first_position = await agree(store, keys, about, lease)
+    purpose = purpose_of_consumer(keys)
+    async with lease_for(store, purpose, ttl_seconds) as lease:
+        with purpose.named():
+            first_position = await agree(store, keys, about, lease)
         await _ShareMember(store, keys, about, first_position, lease, member, reading, work, handover_seconds).run()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import socket
 import time
 from typing import Any
@@ -171,6 +172,81 @@ async def test_a_wait_of_a_lock_is_not_cut_short_by_the_deadline(world: World) -
             with pytest.raises(Unavailable):
                 async with client.lease(10, deadline_seconds=0.01):
                     pass
+
+
+@in_each_world
+async def test_a_lost_lock_is_an_event_and_an_error_that_names_the_lock(client: Any, name: str) -> None:
+    seen = []
+    words = rf"lock b'{name}' is lost, with its lease \d+: there is no lease"
+    with pytest.raises(LeaseLost, match=words) as lost:  # noqa: PT012
+        async with client.lock(name, ttl_seconds=1) as lock:
+            assert not await settled(lock.lost.is_set())
+            await client.lease_revoke(lock.lease.id)
+            try:
+                await lock.lost.wait()
+            finally:
+                seen.append(await settled(lock.lost.is_set()))
+                with pytest.raises(LeaseLost, match=words):
+                    await settled(lock.check())
+    assert seen == [True]
+    assert lost.value.what == f"lock b'{name}'"
+    assert "stop the work" in lost.value.hint
+    assert str(pickle.loads(pickle.dumps(lost.value))) == str(lost.value)
+
+
+@in_each_world
+async def test_a_lost_leadership_is_an_event_and_an_error_that_names_the_election(client: Any, name: str) -> None:
+    seen = []
+    with pytest.raises(LeaseLost, match=rf"the place in election b'{name}' is lost, with its lease \d+:"):  # noqa: PT012
+        async with client.election(name, ttl_seconds=1) as election:
+            leadership = await election.campaign("1")
+            assert not await settled(leadership.lost.is_set())
+            await client.lease_revoke(leadership.lease.id)
+            try:
+                await leadership.lost.wait()
+            finally:
+                seen.append(await settled(leadership.lost.is_set()))
+    assert seen == [True]
+
+
+@in_each_world
+async def test_each_recipe_with_a_lease_names_itself_in_its_loss(client: Any, name: str) -> None:
+    group = name.replace("/", "-")
+    await made("WorkQueue", client, name + "q").add("work")
+    blocks = {
+        rf"the permit of semaphore b'{name}s'": made("Semaphore", client, name + "s", 2, 1.0).permit(),
+        rf"the item of queue b'{name}q'": made("WorkQueue", client, name + "q").take(ttl_seconds=1),
+        rf"the registration of b'{name}r/i1'": made("ServiceRegistry", client, name + "r").registered(
+            "i1", "a", ttl_seconds=1
+        ),
+        rf"the consumer of group b'{group}'": client.consume(name + "c/", group=group, ttl_seconds=1),
+    }
+    for words, block in blocks.items():
+        with pytest.raises(LeaseLost, match=f"^{words} is lost, with its lease"):  # noqa: PT012
+            async with block as held:
+                lease = getattr(held, "lease", held)
+                await client.lease_revoke(lease.id)
+                await lease.lost.wait()
+
+
+@in_each_world
+async def test_a_cluster_that_is_down_is_told_by_the_name_of_the_lock_or_election(world: World) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        async with world.client([address], deadline_seconds=0.1) as client:
+            blocks = {
+                "lock b'report'": client.lock("report"),
+                "election b'reports'": client.election("reports"),
+                "semaphore b'pool'": made("Semaphore", client, "pool", 2).permit(),
+                "consume of group b'billing'": client.consume("orders/", group="billing"),
+                "lease grant": client.lease(10),
+            }
+            for words, block in blocks.items():
+                with pytest.raises(Unavailable) as refused:
+                    async with block:
+                        pass
+                assert refused.value.__notes__ == [f"the call: {words}", f"hint: {refused.value.hint}"]
 
 
 @in_each_world
