@@ -168,7 +168,10 @@ class OutcomeUnknown(StoreError):
 class Unavailable(OperationFailed):
     """No member accepted the operation before its deadline, or a read got no answer.
 
-    `remedy`: a hint that fits better than the general hint; empty if there is none."""
+    `reason`: why. If the client knows several addresses, it shows how many of them were tried, and what each of them
+    said last, for at most five addresses. `remedy`: a hint that fits better than the general hint; empty if there is
+    none.
+    """
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason, remedy)

@@ -3,10 +3,16 @@ randomness."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from random import Random
+from typing import Any
 
 from kvstore.errors import InvalidAddress
+
+ADDRESSES_REPORTED_MAX = 5
+REPORTED_CHARACTERS_MAX = 200
+"""How many addresses an error shows, and how many characters of what each of them said. A member may send a long
+text."""
 
 MEMBERS_LEARNED_MAX = 16
 """The greatest number of learned addresses that are stored. A cluster has at most nine members. The bound limits the
@@ -27,6 +33,7 @@ class AddressBook:
         self._failures: dict[str, int] = {}  # Consecutive failures since the last answer.
         self._paused_until: dict[str, int] = {}
         self._silent_until: dict[str, int] = {}
+        self._said: dict[str, str] = {}  # What was last heard from an address, or why nothing was heard.
         self._turn = random.randrange(len(self._endpoints))
         self._hint: str | None = None
 
@@ -39,9 +46,40 @@ class AddressBook:
         """Store the client addresses that a member listed. They replace the addresses learned before."""
         self._learned = [address for address in addresses if address][:MEMBERS_LEARNED_MAX]
         kept = set(self.addresses)
-        for book in (self._failures, self._paused_until, self._silent_until):
+        books: tuple[dict[str, Any], ...] = (self._failures, self._paused_until, self._silent_until, self._said)
+        for book in books:
             for address in set(book) - kept:
                 del book[address]
+
+    def said(self, address: str, words: str) -> None:
+        """Store what was last heard from `address`, or why nothing was heard."""
+        if address in self.addresses:
+            self._said[address] = words
+
+    def report(self, dialed: Collection[str]) -> str:
+        """Describe which addresses were tried, and what each of them said last; empty if only one address is known.
+
+        `dialed`: the addresses with a connection, or with an attempt to make one.
+        """
+        addresses = self.addresses
+        if len(addresses) == 1:
+            return ""
+        tried = [address for address in addresses if address in self._said or address in dialed]
+        parts = [self._report_of(address) for address in tried[:ADDRESSES_REPORTED_MAX]]
+        if len(tried) > len(parts):
+            parts.append(f"and {len(tried) - len(parts)} more")
+        untried = len(addresses) - len(tried)
+        count = (
+            f"{len(tried)} of {len(addresses)} addresses were tried"
+            if untried
+            else f"{len(tried)} addresses were tried"
+        )
+        return f"{count}: {'; '.join(parts)}" if tried else count
+
+    def _report_of(self, address: str) -> str:
+        words = self._said.get(address, "no answer yet")
+        words = words if words.startswith(address) else f"{address}: {words}"
+        return words if len(words) <= REPORTED_CHARACTERS_MAX else f"{words[:REPORTED_CHARACTERS_MAX]}…"
 
     def suggest(self, address: str | None) -> None:
         """Make `address`, which a member reported as the leader's, the next candidate. However, an address that was

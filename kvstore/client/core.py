@@ -120,6 +120,7 @@ class ClientStateMachine:
         self._last_request_id = 0
         self._closed = False
         self._trouble = "no member has answered yet"
+        self._is_of_address = True  # False if `_trouble` is not what one of the addresses said.
         self._ports_for_members: set[str] = set()  # Addresses that serve only the peers of a member.
         self._cluster_id = self._wanted_cluster_id = cluster_id
         self._members: MembersView | None = None
@@ -146,8 +147,17 @@ class ClientStateMachine:
 
     @property
     def trouble(self) -> str:
-        """The last reason for which a call could not be sent."""
-        return self._trouble
+        """The reasons for which no call can be sent: what each address said last, or, if only one address is known, the
+        last reason."""
+        report = self.book.report(self._connection_of)
+        if not report:
+            return self._trouble
+        return report if self._is_of_address else f"{self._trouble}; {report}"
+
+    def _note(self, connection: MemberConnection, reason: str) -> None:
+        """Store a reason for which a call could not be sent, which a connection has shown."""
+        self._trouble, self._is_of_address = reason, True
+        self.book.said(connection.address, reason)
 
     @property
     def addresses(self) -> list[str]:
@@ -424,6 +434,7 @@ class ClientStateMachine:
             raise ProtocolError("it belongs to another cluster than the member that answered first")
         self._cluster_id = connection.cluster_id
         self.book.answered(connection.address)
+        self.book.said(connection.address, "it was reached, and has told nothing yet")
         self._ports_for_members.discard(connection.address)
 
     def _on_response(self, connection: MemberConnection, response: Response) -> None:
@@ -459,7 +470,7 @@ class ClientStateMachine:
             self._search.confirmed()
         match outcome:  # Facts about the leader and the session are used even if the call was abandoned.
             case Redirected():
-                self._trouble = outcome.reason
+                self._note(connection, outcome.reason)
                 self._search.on_not_leader(connection, outcome.leader_address, self._now)
             case Ambiguous():
                 self._search.on_not_leader(connection, None, self._now)
@@ -522,7 +533,7 @@ class ClientStateMachine:
             self._session.begin(told, self._now)
         else:
             if isinstance(outcome, Retryable | Failed):
-                self._trouble = outcome.reason if isinstance(outcome, Retryable) else str(outcome.error)
+                self._note(connection, outcome.reason if isinstance(outcome, Retryable) else str(outcome.error))
                 self._session.not_before = self._now + self.limits.pause_max_ns
                 self._session.refused = outcome.reason if isinstance(outcome, Retryable) else ""
             self._lost_own(call)
@@ -587,8 +598,9 @@ class ClientStateMachine:
         self._watches.heard_leader(connection, view.leader_id)
         if view.leader_id == connection.node_id:
             self._search.found(connection)
+            self.book.said(connection.address, f"{connection.node_id} says that it leads")
         else:
-            self._trouble = f"{connection.node_id} says that {view.leader_id or 'nobody'} leads"
+            self._note(connection, f"{connection.node_id} says that {view.leader_id or 'nobody'} leads")
             self._search.on_not_leader(connection, view.leader_address, self._now)
 
     # Attempts that end without an answer.
@@ -598,7 +610,7 @@ class ClientStateMachine:
         del self._connection_of[connection.address]
         if hang_up:
             self._effects.close.append(connection.connection_id)
-        self._trouble = reason
+        self._note(connection, reason)
         # A member that closes an idle connection has not failed.
         if connection.in_flight or connection.state is not ConnectionState.READY:
             self.book.failed(connection.address, self._now)
@@ -619,11 +631,12 @@ class ClientStateMachine:
         self._lose(connection, reason, hang_up=True)
         self._ports_for_members.add(connection.address)
         if self._ports_for_members.issuperset(self.book.addresses):
-            self._refuse_waiting(Unavailable(reason, NAME_A_CLIENT_PORT))
+            self._refuse_waiting(Unavailable(self.trouble, NAME_A_CLIENT_PORT))
 
     def _lost_attempt(self, call: Call, reason: str) -> None:
         """Continue after an attempt that was sent and whose outcome is unknown: try again, or end the call."""
-        self._trouble = reason
+        if reason != self._trouble:
+            self._trouble, self._is_of_address = reason, False
         if call.request.has_effect:
             call.uncertain = True
             if not call.request_no:
@@ -662,7 +675,7 @@ class ClientStateMachine:
         else:
             refused = self._session.refused  # While the registration is refused, no command can be sent.
             is_kept_out = call.request.is_command and bool(refused) and refused == self._trouble
-            reason = f"no answer within its deadline; {self._trouble}"
+            reason = f"no answer within its deadline; {self.trouble}"
             self._finish(call, error=call.last_error or (Busy(refused) if is_kept_out else Unavailable(reason)))
 
     def _finish(

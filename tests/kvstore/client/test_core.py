@@ -3,8 +3,11 @@ reports the end of a call."""
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
+from kvstore.client.address_book import AddressBook
 from kvstore.client.client_limits import MILLISECOND_NS, ClientLimits
 from kvstore.client.response_classifier import Retryable, classify
 from kvstore.errors import Busy, ClientClosed, OutcomeUnknown, QuotaExceeded, RequestTooLarge, ResultCode, Unavailable
@@ -183,6 +186,63 @@ def test_without_any_member_the_failure_says_why() -> None:
 
     assert world.outcome(ticket) == "fail"
     assert "connection refused" in str(world.ended[ticket].error)
+
+
+def test_a_failure_shows_what_each_address_said_last() -> None:
+    world = a_world(leader=None)
+    world["s2"].is_up = False
+
+    ticket = world.put(seconds=3)
+    world.wait(3.1)
+
+    text = str(world.ended[ticket].error)
+    addresses = [member.address for member in world.members.values()]
+    assert text.startswith("unavailable: no answer within its deadline; 3 addresses were tried: ")
+    assert f"{addresses[0]}: s1 says that nobody leads; {addresses[1]}: connection refused; {addresses[2]}: s3 " in text
+
+
+def test_a_failure_tells_that_the_leader_was_asked() -> None:
+    world = a_world("s1")
+    ticket = world.get(seconds=0.5)
+    world.wait(0.6)
+
+    text = str(world.ended[ticket].error)
+    assert f"{world['s1'].address}: s1 says that it leads" in text
+
+
+@pytest.mark.parametrize(
+    ("said", "dialed", "words"),
+    [
+        ({}, [], "0 of 9 addresses were tried"),
+        ({"a3": "refused"}, ["a2"], "2 of 9 addresses were tried: a2: no answer yet; a3: refused"),
+        ({"a1": "a1 closed the connection", "gone": "refused"}, [], "1 of 9 addresses were tried: a1 closed the conn"),
+        (
+            {f"a{at}": "refused" for at in range(9)},
+            [],
+            "9 addresses were tried: a0: refused; a1: refused; a2: refused; ",
+        ),
+        ({f"a{at}": "refused" for at in range(9)}, [], "a4: refused; and 4 more"),
+        ({f"a{at}": "refused" for at in range(6)}, [], "a4: refused; and 1 more"),
+        ({"a0": "x" * 5_000}, [], "1 of 9 addresses were tried: a0: " + "x" * 196 + "…"),
+    ],
+)
+def test_a_report_of_addresses_is_bounded(said: dict[str, str], dialed: list[str], words: str) -> None:
+    book = AddressBook([f"a{at}" for at in range(9)], random=Random(1), pause_min_ns=1, pause_max_ns=1)
+    for address, each in said.items():
+        book.said(address, each)
+
+    assert words in book.report(dialed)
+    assert len(book.report(dialed)) < 1_200
+
+
+def test_a_report_forgets_addresses_that_no_member_has_any_more() -> None:
+    book = AddressBook(["a0"], random=Random(1), pause_min_ns=1, pause_max_ns=1)
+    book.learn(["a1", "a2"])
+    book.said("a1", "refused")
+    book.learn(["a2"])
+    assert book.report([]) == "0 of 2 addresses were tried"
+    book.learn([])
+    assert book.report([]) == ""
 
 
 def test_a_read_without_an_answer_has_failed() -> None:

@@ -84,6 +84,24 @@ async def test_nobody_at_the_address_is_told_with_the_reason(world: World) -> No
 
 
 @in_each_world
+async def test_an_error_tells_what_each_address_said_last(world: World) -> None:
+    with socket.socket() as one, socket.socket() as other:
+        for closed in (one, other):
+            closed.bind(("127.0.0.1", 0))
+        first, second = (f"127.0.0.1:{each.getsockname()[1]}" for each in (one, other))
+        calls: list[Callable[[Any], Awaitable[Any]]] = [
+            lambda client: client.get("a"),
+            lambda client: client.put("a", "1"),
+            lambda client: client.watch("a").__aenter__(),
+        ]
+        async with world.client([first, second], deadline_seconds=1.0) as client:
+            words = f"2 addresses were tried: {first}: connection refused; {second}: connection refused"
+            for call in calls:
+                with pytest.raises(Unavailable, match=words):
+                    await call(client)
+
+
+@in_each_world
 async def test_a_watch_tells_the_address_and_the_reason(world: World) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
