@@ -21,6 +21,7 @@ from spark_audit.engines import ENGINES, engine_for, spare_pandas
 from spark_audit.errors import BAD_INPUT, InputError, NothingToCheck, fail, report_errors
 from spark_audit.follow.cli import follow_command
 from spark_audit.history.paths import HistoryFile, history_files, read_run_file
+from spark_audit.history.recorded_files import remarks
 from spark_audit.imports.command import import_command
 from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.report.material import Material
@@ -145,6 +146,8 @@ def check(
         if engine == "local" and given:
             raise click.UsageError(f"--{given[0]} is an option of Spark; leave out --engine local")
         files = _files(paths)
+        for remark in remarks(file.path for file in files):
+            click.echo(f"hwm-audit: note: {remark}", err=True)
         if engine == "auto":
             engine = "spark" if given or under_spark_submit() else engine_for(files)
         if engine == "local":

@@ -15,6 +15,7 @@ from typing import Any
 
 from spark_audit.errors import FAULTS_SHOWN_MAX, Fault, MalformedHistory, UnreadablePath
 from spark_audit.history.paths import HistoryFile
+from spark_audit.history.recorded_files import RECORD_SUFFIX
 from spark_audit.history.rows import FIELDS, problem, row_of_line
 
 Row = dict[str, Any]
@@ -60,7 +61,9 @@ def new_rows(file: HistoryFile, mark: FilePosition, *, final: bool) -> tuple[lis
         if data and mark.size:
             raise _changed(path)
         return _new_table(file, data, final) if data else ([], mark)
-    taken = data if final else data[: data.rfind(b"\n") + 1]
+    # The torn last line of a recorder is left out even at the end (`history/recorded_files.py`).
+    whole_lines_only = not final or path.name.endswith(RECORD_SUFFIX)
+    taken = data[: data.rfind(b"\n") + 1] if whole_lines_only else data
     lines = taken.split(b"\n")
     if lines[-1] == b"":
         lines.pop()

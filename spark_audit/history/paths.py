@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_audit.errors import Fault, MalformedHistory, UnreadablePath
+from spark_audit.history.recorded_files import is_dropped
 
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 RUN_FORMAT = 1
@@ -93,7 +94,7 @@ def _files_of(path: Path) -> Iterator[HistoryFile]:
 
 
 def _is_history(path: Path) -> bool:
-    hidden = path.name.startswith((".", "_"))
+    hidden = path.name.startswith((".", "_")) or is_dropped(path)
     return not hidden and path.name not in NOT_HISTORIES and path.suffix in (*JSON_SUFFIXES, ".parquet")
 
 

@@ -17,6 +17,7 @@ from pyspark.sql import types as spark
 
 from spark_audit.errors import Fault, MalformedHistory
 from spark_audit.history.paths import HistoryFile
+from spark_audit.history.recorded_files import torn_line
 from spark_audit.history.rows import FIELDS, RULES, UNREADABLE, Type, problem, read_line, text_fields
 from spark_audit.tables.parquet import check_footers
 
@@ -76,7 +77,9 @@ def load(spark_session: SparkSession, files: Sequence[HistoryFile]) -> Loaded:
     if texts:
         text = _placed(spark_session.read.option("lineSep", "\n").text(texts), 0)
         scans.append(text)
-        parsed.append(_parsed(text))
+        torn = [line for path in texts if (line := torn_line(path)) is not None]
+        # The op_id makes each line unique, so no whole line equals a torn line of a recorder.
+        parsed.append(_parsed(text.where(~f.col("value").cast("binary").isin(torn)) if torn else text))
     if tables:
         table = _placed(spark_session.read.schema(row_schema()).parquet(*tables), PARQUET_AT)
         scans.append(table)

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as arrow_json
 
+from spark_audit.history.recorded_files import whole_bytes
 from spark_audit.history.rows import FIELDS, OUTPUT, plain_problem, row_of_line
 from spark_audit.tables.frame import Row, arrow_type, schema
 
@@ -57,7 +58,13 @@ def pieces_of(path: str, begin: int = 0, end: int | None = None) -> Iterator[Pie
 
 
 def _cut(path: str, begin: int, end: int | None) -> Iterator[bytes]:
-    """Yield texts of about PIECE_BYTES, each of which consists of complete lines."""
+    """Yield texts of about PIECE_BYTES, each of which consists of complete lines.
+
+    The torn last line of a recorder is left out (`history/recorded_files.py`).
+    """
+    whole = whole_bytes(path)
+    if whole is not None:
+        end = whole if end is None else min(end, whole)
     with Path(path).open("rb") as file:
         here = begin
         if begin:
