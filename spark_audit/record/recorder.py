@@ -1,0 +1,413 @@
+"""The recorder of one process."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from json.encoder import encode_basestring
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from spark_audit.record.errors import (
+    AlreadyEnded,
+    BadSetting,
+    ClientBusy,
+    RecorderClosed,
+    RecordingFailed,
+    RecordingFull,
+    WrongProcess,
+)
+from spark_audit.record.folder import join_folder, state_path, take_token, write_json
+from spark_audit.record.functions import ARGUMENTS, Answer, recorded
+from spark_audit.record.operation import CompareAndSet, Delete, Get, OpenOperation, Put
+from spark_audit.record.parts import KeyParts
+from spark_audit.record.text import hasher, named_text, place_of, text_bytes, text_of
+
+PARTS = 16  # The number of parts of the keys, if keys are dropped at a bound. One part is dropped at a time.
+ROTATE_BYTES = 64 * 2**20
+FLUSH_SECONDS = 1.0
+_SECOND_NS = 1_000_000_000
+_OPERATION_BITS = 40
+# By the room of a row: its end, as long as the outcome is unknown.
+_UNKNOWN_ENDS = {
+    room: b',"status":"unknown"'.ljust(room) + b"}\n" for room in (Put.ROOM, Delete.ROOM, CompareAndSet.ROOM)
+}
+_recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
+
+
+class Recorder:
+    """Records the operations of clients into a run folder. All methods may be called in any thread or task.
+
+    ```python
+    with Recorder("history") as recorder:
+        with recorder.put("client-1", "key", b"value") as op:
+            store.set("key", b"value")
+            op.ok()
+    ```
+
+    `folder`: is made if it is missing; the recorders of several processes may share it. `values`: `"hash"` records a
+    hash of each value, keyed with `secret`; `"plain"` records the values. `sample`: the share of the keys that are
+    recorded, in (0, 1]; a stable hash of the key decides, so each recorded key is whole. `bytes_max`, `rate_max`: the
+    bounds of this process, in bytes of files and in operations per second; None: no bound. `at_bound`: `"error"` raises
+    RecordingFull; `"drop"` drops a sixteenth of the keys, with all their rows, in all processes. `rotate_bytes`: the
+    size at which a new file is begun. `flush_seconds`: see `flush`. `did_not_happen`: errors of the program that prove
+    that an operation had no effect. `run_id`: the name of the run; None: a random one. `error_bound_ns`: the largest
+    error of the machine's time of day, in ns, if machines are compared; None: stamps of different machines give no
+    order.
+
+    Raises BadSetting, WrongFolder and RecordingFailed. `Recorder.close` is also called when the interpreter exits.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        values: str = "hash",
+        secret: bytes = b"",
+        sample: float = 1.0,
+        bytes_max: int | None = None,
+        rate_max: int | None = None,
+        at_bound: str = "error",
+        rotate_bytes: int = ROTATE_BYTES,
+        flush_seconds: float = FLUSH_SECONDS,
+        did_not_happen: tuple[type[BaseException], ...] = (),
+        run_id: str | None = None,
+        error_bound_ns: int | None = None,
+    ) -> None:
+        _check("values", values, values in ("hash", "plain"), '"hash" or "plain"')
+        is_secret = isinstance(secret, bytes) and len(secret) <= 64
+        _check("secret", "of another type, or longer", is_secret, "bytes, at most 64")  # The message has no secret.
+        _check("sample", sample, 0 < sample <= 1, "more than 0 and at most 1")
+        _check("at_bound", at_bound, at_bound in ("error", "drop"), '"error" or "drop"')
+        _check("rotate_bytes", rotate_bytes, rotate_bytes > 0, "more than 0")
+        _check("flush_seconds", flush_seconds, flush_seconds >= 0, "0 or more")
+        for name, bound in (("bytes_max", bytes_max), ("rate_max", rate_max)):
+            _check(name, bound, bound is None or bound > 0, "None or more than 0")
+        _check("error_bound_ns", error_bound_ns, error_bound_ns is None or error_bound_ns >= 0, "None, or 0 or more")
+        self.folder = Path(folder)
+        self._did_not_happen = did_not_happen
+        self._value_text = hasher(secret) if values == "hash" else text_of
+        self._below = int(sample * 2**64)
+        self._part_count = PARTS if at_bound == "drop" else 1
+        self._placed = sample < 1 or self._part_count > 1
+        self._bytes_max, self._rate_max = bytes_max, rate_max
+        self._rotate_bytes, self._flush_ns = rotate_bytes, int(flush_seconds * _SECOND_NS)
+        shared = {"values": values, "sample": sample, "at_bound": at_bound}
+        # The secret itself stays out of the folder; its hash shows whether all processes have the same one.
+        shared["secret"] = hashlib.blake2b(b"secret", digest_size=8, key=secret).hexdigest()
+        self.run_id, self._clock = join_folder(self.folder, run_id=run_id, error_bound_ns=error_bound_ns, shared=shared)
+        self._offset_ns = self._clock.offset_ns
+        self._epoch = 0  # The number of forks that led to this process.
+        self._closed = False
+        self._reset()
+        self._start()
+        _recorders.add(self)
+        atexit.register(self.close)
+
+    def _reset(self) -> None:
+        """Set what belongs to one process: no file, no open operation."""
+        self._lock = threading.Lock()
+        self._parts: KeyParts | None = None
+        self._row, self._next = "", 0
+        self._open: dict[str, OpenOperation] = {}
+        self._renamed: dict[str, int] = {}  # How often a client had an unknown outcome.
+        self._in_second = 0  # The operations since the stamp `_second_ns`.
+        self._second_ns = 0
+        self._flushed_ns = self.now_ns()
+
+    def get(self, client: str, key: str | bytes, *, did_not_happen: tuple[type[BaseException], ...] = ()) -> Get:
+        """Begin a read of a key.
+
+        `client`: a name that has at most one open operation in this process. `did_not_happen`: more errors like those
+        of the recorder. Raises ClientBusy, BadText, RecordingFull, RecordingFailed and RecorderClosed; then nothing has
+        begun, and the operation should not be sent.
+        """
+        errors = did_not_happen + self._did_not_happen
+        operation = Get(self, named_text("client", client), named_text("key", key), errors)
+        self._begin(operation, key, "")
+        return operation
+
+    def put(
+        self,
+        client: str,
+        key: str | bytes,
+        value: str | bytes,
+        *,
+        did_not_happen: tuple[type[BaseException], ...] = (),
+    ) -> Put:
+        """Begin a write of a key. Arguments and errors are as in `get`."""
+        errors = did_not_happen + self._did_not_happen
+        operation = Put(self, named_text("client", client), named_text("key", key), errors)
+        self._begin(operation, key, f',"value":{encode_basestring(self._value_text("value", value))}')
+        return operation
+
+    def delete(self, client: str, key: str | bytes, *, did_not_happen: tuple[type[BaseException], ...] = ()) -> Delete:
+        """Begin a deletion of a key. Arguments and errors are as in `get`."""
+        errors = did_not_happen + self._did_not_happen
+        operation = Delete(self, named_text("client", client), named_text("key", key), errors)
+        self._begin(operation, key, "")
+        return operation
+
+    def cas(
+        self,
+        client: str,
+        key: str | bytes,
+        expected: str | bytes | None,
+        value: str | bytes,
+        *,
+        did_not_happen: tuple[type[BaseException], ...] = (),
+    ) -> CompareAndSet:
+        """Begin a compare-and-set. `expected`: None if the key must be absent. The rest is as in `get`."""
+        errors = did_not_happen + self._did_not_happen
+        operation = CompareAndSet(self, named_text("client", client), named_text("key", key), errors)
+        operation.expects_absence = expected is None
+        fields = f',"value":{encode_basestring(self._value_text("value", value))}'
+        if expected is not None:
+            fields += f',"expected":{encode_basestring(self._value_text("expected", expected))}'
+        self._begin(operation, key, fields)
+        return operation
+
+    def initial(self, key: str | bytes, value: str | bytes) -> None:
+        """Record the value that a key had before the first client began. One process records it, before all clients.
+
+        A history begins with an empty store. Without this call, a read of an older value looks like a value that
+        nobody wrote. Raises the errors of `put`.
+        """
+        with self.put(f"initial {named_text('key', key)}", key, value) as operation:
+            operation.ok()
+
+    def wrap(
+        self,
+        op: str,
+        function: Callable[..., Any],
+        *,
+        client: str | Callable[[], str],
+        answer: Answer | None = None,
+        did_not_happen: tuple[type[BaseException], ...] = (),
+    ) -> Callable[..., Any]:
+        """Return a function like `function`, plain or async, that records each call as an operation `op`.
+
+        `op`: `get`, `put`, `delete` or `cas`. The first arguments of the function are `key`; `key, value`; `key`; or
+        `key, expected, value`. `client`: the client of all calls, or a function that returns the client of this call.
+        `answer`: turns what the function returned into the arguments of `ok`. By default a get returns the value or
+        None, a put returns nothing of interest, and a delete and a cas return whether they found or succeeded.
+        Raises BadSetting.
+        """
+        _check("op", op, op in ARGUMENTS, ", ".join(ARGUMENTS))
+        begin = getattr(self, op)
+        return recorded(lambda *given: begin(*given, did_not_happen=did_not_happen), op, function, client, answer)
+
+    def recorded(
+        self,
+        op: str,
+        *,
+        client: str | Callable[[], str],
+        answer: Answer | None = None,
+        did_not_happen: tuple[type[BaseException], ...] = (),
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Return a decorator that does what `wrap` does."""
+        return lambda function: self.wrap(op, function, client=client, answer=answer, did_not_happen=did_not_happen)
+
+    def flush(self) -> None:
+        """Pass all rows to the system, so that a kill loses none of them. Raises RecordingFailed.
+
+        The row of a write reaches the system before the write is sent, so only rows of reads wait. They also go with
+        the next write, after 64 KiB, and when something is recorded `flush_seconds` after the last flush. Nothing is
+        synced to the disk: a crash of the machine may lose rows, and then also rows of writes.
+        """
+        with self._lock:
+            if self._parts is not None and not self._closed:
+                self._flush(self._parts, self.now_ns())
+
+    def close(self) -> None:
+        """Flush, and end the recording of this process. Open writes stay unknown. A second call does nothing.
+
+        Raises RecordingFailed; the recorder is then closed, too.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            atexit.unregister(self.close)
+            self._open.clear()
+            if self._parts is not None:
+                try:
+                    self._parts.flush()
+                    self._write_state(self._parts)
+                finally:
+                    self._parts.close()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # What follows is used by operations.
+
+    def now_ns(self) -> int:
+        """Return the stamp of now, in ns of the run's clock."""
+        return time.monotonic_ns() + self._offset_ns
+
+    def value_text(self, given: object) -> str:
+        """Return the text, or the hash, of a value. Raises BadText."""
+        return self._value_text("value", given)
+
+    def end(self, operation: OpenOperation, how: str, fields: str) -> None:
+        """Write the end of the row of an operation. `how`: `ok`, `failed` or `unknown`."""
+        with self._lock:
+            if operation.ended is not None:
+                words = f"{operation} was ended twice: first {operation.ended}, now {how}"
+                raise AlreadyEnded(f"{words}; end an operation once")
+            if operation.epoch != self._epoch:
+                hint = "the process that began an operation also ends it"
+                raise WrongProcess(f"{operation} was begun before a fork, in another process; {hint}")
+            if self._closed:
+                raise RecorderClosed(f"{operation} was ended after close; end all operations first. Its row stays open")
+            operation.ended = how
+            del self._open[operation.client]
+            if how == "unknown":
+                self._rename(operation.client)
+            if operation.head:
+                parts = self._parts
+                assert parts is not None
+                parts.add(operation.part, f"{operation.head}{fields}}}\n".encode())
+            elif operation.where is not None:
+                try:
+                    operation.where.complete(operation.offset, fields.encode().ljust(operation.ROOM) + b"}\n")
+                except BaseException:
+                    # The row still says that the outcome is unknown, so this name of the client is used up.
+                    self._rename(operation.client)
+                    raise
+
+    def _rename(self, client: str) -> None:
+        """Let the client continue under a new name, because the outcome of its operation is unknown."""
+        self._renamed[client] = self._renamed.get(client, 0) + 1
+
+    def _begin(self, operation: OpenOperation, key: str | bytes, fields: str) -> None:
+        client = operation.client
+        place = place_of(text_bytes("key", key)) if self._placed else 0
+        with self._lock:
+            if self._closed:
+                hint = "begin a new recorder, or stop the clients before close"
+                raise RecorderClosed(f"client {client!r} called {operation.NAME} after close; {hint}")
+            if (other := self._open.get(client)) is not None:
+                words = f"client {client!r} called {operation.NAME} of {operation.key!r} while {other} is open"
+                raise ClientBusy(f"{words}; give each thread or task a client of its own")
+            parts = self._parts or self._start()
+            operation.epoch, operation.number = self._epoch, self._next
+            self._next += 1
+            if place < self._below and self._admitted(parts, operation, place % parts.count):
+                now = time.monotonic_ns() + self._offset_ns
+                if now - self._flushed_ns > self._flush_ns:
+                    self._flush(parts, now)
+                again = self._renamed.get(client)
+                name = f"{client}@{parts.token:06x}" if again is None else f"{client}@{parts.token:06x}.{again}"
+                head = (
+                    f'{self._row}{operation.number},"client":{encode_basestring(name)},"op":"{operation.NAME}",'
+                    f'"key":{encode_basestring(operation.key)}{fields},"call_ns":{now}'
+                )
+                if operation.ROOM:
+                    end = _UNKNOWN_ENDS[operation.ROOM]
+                    try:
+                        operation.where, operation.offset = parts.begin(operation.part, head.encode(), end)
+                    except BaseException:
+                        self._rename(client)  # The row may be in the file, with an unknown outcome.
+                        raise
+                else:
+                    operation.head = head
+            self._open[client] = operation
+
+    def _admitted(self, parts: KeyParts, operation: OpenOperation, part: int) -> bool:
+        """Return whether the operation is recorded: its part of the keys is not dropped, and the bounds are kept."""
+        operation.part = part
+        if self._bytes_max is not None or self._rate_max is not None:
+            self._check_bounds(parts, operation)
+        if parts.count == 1 or parts.is_recorded(part):
+            return True
+        parts.not_recorded += 1
+        return False
+
+    def _check_bounds(self, parts: KeyParts, operation: OpenOperation) -> None:
+        now = self.now_ns()
+        if now - self._second_ns >= _SECOND_NS:
+            self._second_ns = now
+            self._in_second = 0
+        if parts.is_recorded(operation.part):
+            self._in_second += 1
+        if self._rate_max is not None and self._in_second > self._rate_max:
+            self._at_bound(parts, operation, f"rate_max={self._rate_max} operations per second")
+            self._in_second = 0
+        while self._bytes_max is not None and parts.bytes >= self._bytes_max and not parts.all_dropped:
+            self._at_bound(parts, operation, f"bytes_max={self._bytes_max}, and {parts.bytes} bytes are recorded")
+
+    def _at_bound(self, parts: KeyParts, operation: OpenOperation, reached: str) -> None:
+        if parts.count == 1:
+            hint = 'raise the bound, lower sample, or give at_bound="drop"'
+            raise RecordingFull(f"{operation} was not begun: {reached}; {hint}")
+        parts.drop_one()
+        self._write_state(parts)
+
+    def _flush(self, parts: KeyParts, now_ns: int) -> None:
+        self._flushed_ns = now_ns
+        parts.flush()
+
+    def _start(self) -> KeyParts:
+        """Begin the files of this process."""
+        try:
+            token = take_token(self.folder)
+        except OSError as error:
+            raise RecordingFailed(f"{self.folder} cannot be written: {error.strerror}; make room") from error
+        self._next = token << _OPERATION_BITS
+        run, clock = encode_basestring(self.run_id), encode_basestring(self._clock.clock_id)
+        self._row = f'{{"run_id":{run},"clock_id":{clock},"op_id":'
+        parts = self._parts = KeyParts(self.folder, token, self._part_count, self._rotate_bytes)
+        self._write_state(parts)
+        return parts
+
+    def _write_state(self, parts: KeyParts) -> None:
+        """State what this process did not record, in a small file of its own."""
+        state: Mapping[str, object] = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "bytes_max": self._bytes_max,
+            "rate_max": self._rate_max,
+            "parts_of_the_keys": parts.count,
+            "dropped_parts": sorted(parts.dropped),
+            "operations_recorded": sum(parts.recorded),
+            "operations_not_recorded": parts.not_recorded,
+            "closed": self._closed,
+        }
+        try:
+            write_json(state_path(self.folder, parts.token), state)
+        except OSError as error:
+            raise RecordingFailed(f"{self.folder}/recorders cannot be written: {error.strerror}; make room") from error
+
+    def _after_fork(self) -> None:
+        """Begin anew in a forked child. Files, open operations and waiting rows belong to the parent."""
+        if self._parts is not None:
+            self._parts.close()
+        self._epoch += 1
+        self._reset()
+
+
+def _check(name: str, given: object, good: bool, wanted: str) -> None:
+    if not good:
+        raise BadSetting(f"{name} is {given!r}; it must be {wanted}")
+
+
+def _forked() -> None:
+    for recorder in list(_recorders):
+        recorder._after_fork()
+
+
+os.register_at_fork(after_in_child=_forked)
