@@ -69,10 +69,11 @@ WINDOWS_PER_CONNECTION = 4
 class HttpBounds:
     """The bounds of one connection.
 
-    `resets_max`: the greatest number of streams that a client may reset before they are answered, in
-    `control_window_ns`. `control_frames_max`: the same for frames that carry nothing (pings, settings, priorities,
-    window updates, empty data) and for frames of a response that a window makes tiny. Some clients send a ping or a
-    window update for each message or frame that they read, so each of these allows CONTROLS_PER_MESSAGE more of them.
+    `resets_max`: the greatest number of streams that a client may reset within `early_reset_ns`, before they are
+    answered, in `control_window_ns`. `control_frames_max`: the same for frames that carry nothing (pings, settings,
+    priorities, window updates, empty data) and for frames of a response that a window makes tiny. Some clients send a
+    ping or a window update for each request, or for each message or frame that they read, so each of these allows
+    CONTROLS_PER_MESSAGE more of them.
     `unsent_bytes_max`: the responses that wait for the windows of the client. At this bound, the client has to read
     before it gets more.
     """
@@ -81,6 +82,7 @@ class HttpBounds:
     header_bytes_max: int = 16 * 1024
     window_bytes: int = 1 << 20
     resets_max: int = 200
+    early_reset_ns: int = 1_000_000_000
     control_frames_max: int = 1_000
     control_window_ns: int = 30_000_000_000
     unsent_bytes_max: int = 64 << 20

@@ -73,9 +73,10 @@ class _Request(NamedTuple):
 class _Stream:
     """A stream that is open in at least one direction."""
 
-    __slots__ = ("body_bytes", "content_bytes", "has_answered", "has_asked", "unacknowledged", "window")
+    __slots__ = ("began", "body_bytes", "content_bytes", "has_answered", "has_asked", "unacknowledged", "window")
 
-    def __init__(self, window: int, content_bytes: int | None) -> None:
+    def __init__(self, window: int, content_bytes: int | None, began: int) -> None:
+        self.began = began  # Monotonic ns.
         self.window = window  # The bytes that the client allows. May be negative.
         self.unacknowledged = 0  # The bytes received since the last window update.
         self.content_bytes = content_bytes
@@ -252,7 +253,8 @@ class EngineConnection(OutputQueues):
             self._floods.resets += 1
             self._note_reset(stream_id)
             raise _StreamFault(stream_id, _REFUSED_STREAM)
-        stream = self._streams[stream_id] = _Stream(self._stream_window, request.content_bytes)
+        stream = self._streams[stream_id] = _Stream(self._stream_window, request.content_bytes, self._floods.now)
+        self._floods.messages += 1
         found.append(RequestBegan(stream_id, headers, is_last))
         if is_last:
             self._ask(stream_id, stream, found)
@@ -364,7 +366,7 @@ class EngineConnection(OutputQueues):
 
     def _lose(self, stream_id: int, stream: _Stream, found: list[HttpEvent]) -> None:
         if not stream.has_answered:
-            self._floods.resets += 1
+            self._floods.note_reset(stream.began)
             self._discard(stream_id)
             found.append(StreamReset(stream_id))
 

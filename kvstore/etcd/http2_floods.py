@@ -9,13 +9,14 @@ _RESET_SECONDS, _CONTROL_SECONDS = 0.005, 0.0005  # The pause for each abandoned
 
 class FloodCount:
     """The counts of one connection since the beginning of the present interval. `controls`: frames without use.
-    `resets`: streams that the client has abandoned. `messages`: messages sent to the client, and frames of messages."""
+    `resets`: streams that the client has abandoned early. `messages`: requests, messages sent to the client, and frames
+    of messages."""
 
-    __slots__ = ("_began", "_bounds", "_controls_before", "_resets_before", "controls", "messages", "resets")
+    __slots__ = ("_began", "_bounds", "_controls_before", "_resets_before", "controls", "messages", "now", "resets")
 
     def __init__(self, bounds: HttpBounds) -> None:
         self._bounds = bounds
-        self._began = 0  # Monotonic ns.
+        self._began = self.now = 0  # Monotonic ns.
         self.controls = self.resets = self.messages = 0
         self._controls_before = self._resets_before = 0
 
@@ -24,6 +25,12 @@ class FloodCount:
         if now - self._began > self._bounds.control_window_ns:
             self._began, self.controls, self.resets, self.messages = now, 0, 0, 0
         self._controls_before, self._resets_before = self.controls, self.resets
+        self.now = now
+
+    def note_reset(self, began: int) -> None:
+        """Count a stream that has begun at this time and was reset without a response. Many calls may meet their
+        deadlines together, and their client abandons all of them."""
+        self.resets += self.now - began < self._bounds.early_reset_ns
 
     @property
     def is_too_much(self) -> bool:

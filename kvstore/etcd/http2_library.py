@@ -113,7 +113,7 @@ class LibraryConnection(OutputQueues):
         self._h2.decoder.max_header_list_size = bounds.header_bytes_max
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(WINDOWS_PER_CONNECTION * bounds.window_bytes - 65_535)
-        self._open: set[int] = set()
+        self._open: dict[int, int] = {}  # When the streams without a whole response have begun (monotonic ns).
         self.has_settings = False
         self._lengths = _FrameLengths()
         self._pause = 0.0
@@ -157,7 +157,8 @@ class LibraryConnection(OutputQueues):
     def _take(self, event: h2.events.Event, found: list[HttpEvent]) -> None:
         match event:
             case h2.events.RequestReceived():
-                self._open.add(event.stream_id)
+                self._open[event.stream_id] = self._floods.now
+                self._floods.messages += 1
                 found.append(RequestBegan(event.stream_id, event.headers, event.stream_ended is not None))
             case h2.events.DataReceived():
                 if event.flow_controlled_length:
@@ -173,7 +174,7 @@ class LibraryConnection(OutputQueues):
                     found.append(RequestEnded(event.stream_id))
             case h2.events.StreamReset():
                 if event.stream_id in self._open:
-                    self._floods.resets += 1
+                    self._floods.note_reset(self._open[event.stream_id])
                     self._forget(event.stream_id)
                     found.append(StreamReset(event.stream_id))
             case h2.events.WindowUpdated():
@@ -246,7 +247,7 @@ class LibraryConnection(OutputQueues):
             self._lose(stream_id, error)
 
     def _forget(self, stream_id: int) -> None:
-        self._open.discard(stream_id)
+        self._open.pop(stream_id, None)
         self._discard(stream_id)
 
     def _lose(self, stream_id: int, error: h2.exceptions.ProtocolError) -> None:

@@ -336,6 +336,26 @@ async def lock_keys(etcd: Etcd) -> int:
     return int((await etcd.range(b"lock/", b"lock0", count_only=True)).count)
 
 
+def test_a_client_may_open_the_window_of_each_call() -> None:
+    """As gRPC's C core does, also for calls that wait for a lock."""
+    connection = opened()
+    for each in range(3, 1_803, 2):
+        call = frame(1, 5, each, HEADERS_OF_PUT) + frame(8, 0, each, b"\0\0\0\5") + frame(6, 1, 0, PING_BYTES)
+        assert len(connection.receive(call, 1)) == 2
+
+
+def test_a_client_may_abandon_many_calls_at_their_deadline() -> None:
+    """A thousand calls may wait for a lock, or for a leader. Their client lost all other calls of the connection."""
+    connection = opened()
+    for first, last in ((3, 1_003), (1_003, 2_003)):
+        ids = range(first, last, 2)
+        begun = connection.receive(b"".join(frame(1, 5, each, HEADERS_OF_PUT) for each in ids), 1)
+        assert len(begun) == 2 * len(ids)
+        resets = b"".join(frame(3, 0, each, b"\0\0\0\x08") for each in ids)
+        found = connection.receive(resets, 1_500_000_000 if first == 3 else 900_000_000)
+        assert (len(found) == len(ids)) is (first == 3)
+
+
 def test_who_abandons_calls_or_sends_frames_without_use_is_read_more_slowly() -> None:
     connection = opened()
     connection.receive(frame(6, 0, 0, PING_BYTES) * 50, 1)
