@@ -1,0 +1,1 @@
+"""Client ports of etcd with TLS, as processes."""
