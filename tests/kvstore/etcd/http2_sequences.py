@@ -137,7 +137,7 @@ class Conversation:
     def _headers(self, stream_id: int, block: bytes, *, is_last: bool) -> bytes:
         flags = 0x1 if is_last else 0
         if self.random.random() < 0.1:
-            flags, block = flags | 0x20, self.random.choice((0, 3, stream_id + 2)).to_bytes(4) + b"\7" + block
+            flags, block = flags | 0x20, self.random.choice((0, stream_id + 2)).to_bytes(4) + b"\7" + block
         if self.random.random() < 0.1:
             size = self.random.randrange(6)
             flags, block = flags | 0x8, bytes([size]) + block + bytes(size)
@@ -157,7 +157,7 @@ class Conversation:
         headers = list(USUAL)
         if self.random.random() < 0.3:
             headers += self.random.sample(FIELDS, self.random.randrange(3))
-        is_last = self.random.random() < 0.2
+        is_last = self.random.random() < 0.2 or (b"content-length", b"0") in headers
         self._known.append(stream_id)
         if not is_last:
             self._open.append(stream_id)
