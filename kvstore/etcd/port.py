@@ -11,6 +11,7 @@ import ipaddress
 import logging
 from functools import partial
 from http import HTTPStatus
+from time import thread_time_ns
 from typing import Any
 
 import trio
@@ -65,11 +66,9 @@ REQUEST_SECONDS_MAX = 30.0
 OPENING_SECONDS_MAX = 10.0
 """The time in which a new client has to send the settings of HTTP/2, or the head of its first request."""
 
-COSTLY_NS = 4_000_000
-"""Received bytes that take longer than this are costly: then their connection rests while there are others."""
-
-REST_SHARE = 3
-"""The rest of a connection after costly bytes, as a multiple of the time that they have taken."""
+REST_SHARE = 5
+"""The rest of a connection whose bytes took longer than a slice, as a multiple of this time. It rests while there are
+other connections, so that a client whose bytes are costly has a sixth of the member's time."""
 
 PAGE_PAUSE_SECONDS = 0.002
 """The least pause of ranges that wait for their turns: all other tasks of the member run meanwhile."""
@@ -225,8 +224,9 @@ class EtcdPort:
                 if now - self._slice_began > SLICE_NS:
                     await trio.lowlevel.checkpoint()
                     now = self._slice_began = now_ns()
+                began = thread_time_ns()  # The time that other programs take counts for nobody.
                 calls.receive(data, now)
-                took_ns = now_ns() - now
+                took_ns = thread_time_ns() - began
                 connection.adapt(len(data), took_ns)
             self._flush(connection)
             if calls.end_reason:
@@ -234,7 +234,7 @@ class EtcdPort:
                 await trio.sleep_forever()
             if pause := calls.take_pause():
                 await trio.sleep(pause)
-            if took_ns > COSTLY_NS and len(self._connections) > 1:
+            if took_ns > SLICE_NS and len(self._connections) > 1:
                 await trio.sleep(REST_SHARE * took_ns / 1e9)
             while not connection.room():
                 await connection.has_room.wait()
