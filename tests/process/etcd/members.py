@@ -11,7 +11,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from harness.cluster.ports import free_ports
 from kvstore.cli.daemon.serve import serve_command
@@ -21,6 +23,10 @@ USES_REAL_ETCD = os.environ.get("HWM_TEST_REAL_ETCD") == "1"
 SIZE = 3
 READY_SECONDS = 30.0
 STARTS_MAX = 5
+ROOT_PASSWORD = "pw"
+"""The password of root, wherever a test turns users on."""
+ALL_KEYS = {"key": "AA==", "range_end": "AA=="}
+"""A range from the key of one zero byte on, in base64. No key comes before it."""
 
 
 def program(name: str) -> str | None:
@@ -67,6 +73,47 @@ def leader_of(endpoints: Sequence[str]) -> int:
                 return place
         time.sleep(0.02)
     raise AssertionError(f"no member leads after {READY_SECONDS} s")
+
+
+def empty(endpoints: Sequence[str]) -> None:
+    """Turn users off, and delete all users, roles, leases and keys. Returns once every member has done it."""
+    end = time.monotonic() + READY_SECONDS
+    while not _was_emptied(endpoints):  # A busy machine may have no leader for a moment.
+        assert time.monotonic() < end, f"the members are not empty after {READY_SECONDS} s"
+        time.sleep(0.02)
+
+
+def _was_emptied(endpoints: Sequence[str]) -> bool:
+    """Delete all. False if a member refused a request, or does not know of all deletions yet."""
+    ask = partial(_ask, endpoints[0])
+    if "error" in ask("auth/status"):  # While users are on, only root may ask.
+        login = ask("auth/authenticate", name="root", password=ROOT_PASSWORD)
+        ask("auth/disable", token=login.get("token"))
+    for user in ask("auth/user/list").get("users", ()):
+        ask("auth/user/delete", name=user)
+    for role in ask("auth/role/list").get("roles", ()):
+        ask("auth/role/delete", role=role)
+    for lease in ask("lease/leases").get("leases", ()):
+        ask("lease/revoke", ID=lease["ID"])
+    ask("kv/deleterange", **ALL_KEYS)
+    return all(
+        _ask(endpoint, path, **request).keys() == {"header"}
+        for endpoint in endpoints
+        for path, request in (
+            ("auth/user/list", {}), ("auth/role/list", {}), ("lease/leases", {}), ("kv/range", ALL_KEYS)
+        )
+    )  # fmt: skip
+
+
+def _ask(endpoint: str, path: str, *, token: str | None = None, **request: Any) -> dict[str, Any]:
+    """The answer of the JSON gateway, which has the field `error` if it is one."""
+    connection = http.client.HTTPConnection(endpoint, timeout=READY_SECONDS)
+    try:
+        connection.request("POST", f"/v3/{path}", json.dumps(request), {"Authorization": token} if token else {})
+        answer: dict[str, Any] = json.loads(connection.getresponse().read())
+        return answer
+    finally:
+        connection.close()
 
 
 @contextmanager
