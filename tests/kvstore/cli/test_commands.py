@@ -96,7 +96,7 @@ def test_the_default_address_is_named_when_nobody_is_there(monkeypatch: pytest.M
     async def fail(*_: object, **__: object) -> None:
         raise Unavailable("nobody answers")
 
-    monkeypatch.setattr(Client, "get", fail)
+    monkeypatch.setattr(Client, "execute", fail)
     by_default = CliRunner().invoke(cli, ["get", "a"], env={"HWM_ENDPOINTS": None})
     by_option = CliRunner().invoke(cli, ["get", "a", "--endpoints", "127.0.0.1:7101"], env={"HWM_ENDPOINTS": None})
     by_variable = CliRunner().invoke(cli, ["get", "a"], env={"HWM_ENDPOINTS": "127.0.0.1:7101"})
