@@ -41,10 +41,11 @@ def sessions(pair: tuple[Credentials, Credentials]) -> tuple[TlsSession, TlsSess
 def pieces(data: bytes, random: Random) -> Iterator[bytes]:
     """Cut bytes at random places. Often each piece is a single byte, and sometimes nothing is cut."""
     size = random.choice([1, 7, 100, 5_000, 100_000])
-    while data:
-        count = random.randint(1, size)
-        yield data[:count]
-        data = data[count:]
+    begin = 0
+    while begin < len(data):
+        end = begin + random.randint(1, size)
+        yield data[begin:end]
+        begin = end
 
 
 def shake_hands(caller: TlsSession, answerer: TlsSession, random: Random) -> None:
