@@ -1,7 +1,7 @@
-"""A pytest plugin with which two concurrent runs share all tests: `pytest -p tests.sharing --claims=DIR [--waiting]`.
+"""A pytest plugin with which concurrent runs share all tests: `pytest -p tests.sharing --claims=DIR [--waiting]`.
 
-Tests of one file stay together. The run that first makes a file's mark in DIR runs the file. So neither run is idle
-until all files are taken. Tests of servers and tests of Spark disturb each other. So only the run with `--waiting`
+Tests of one file stay together. The run that first makes a file's mark in DIR runs the file. So no run is idle until
+all files are taken. Tests of servers and tests of Spark disturb each other. So only the run with `--waiting`
 takes these tests, and runs them first.
 """
 
@@ -19,7 +19,7 @@ down."""
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("sharing")
-    group.addoption("--claims", type=Path, default=None, help="folder, shared by both runs, of files already taken")
+    group.addoption("--claims", type=Path, default=None, help="folder, shared by all runs, of files already taken")
     group.addoption("--waiting", action="store_true", help="run the tests of servers and Spark, before others")
 
 
@@ -46,7 +46,7 @@ def claimed(items: list[pytest.Item], claims: Path, *, waiting: bool) -> Iterato
     for item in items:
         rooms.setdefault((item.path, waits(item)), []).append(item)
     computing = [key for key in rooms if not key[1]]
-    # The two runs begin at opposite ends and meet in the middle.
+    # The run with `--waiting` begins at the other end, and meets the others in the middle.
     order = [*(key for key in rooms if key[1]), *reversed(computing)] if waiting else computing
     for path, is_waiting in order:
         name = "--".join(path.relative_to(items[0].config.rootpath).parts)

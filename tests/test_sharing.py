@@ -1,4 +1,4 @@
-"""Two runs that share the tests run each test exactly once. All tests of servers are in one of the two runs."""
+"""Runs that share the tests run each test exactly once. All tests of servers are in one of the runs."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def share(folder: Path, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-def test_two_runs_at_once_take_every_test_once_and_those_that_wait_stay_together(tmp_path: Path) -> None:
+def test_runs_at_once_take_every_test_once_and_those_that_wait_stay_together(tmp_path: Path) -> None:
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "claims").mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    process\n    spark\n")
-    runs = [share(tmp_path, "--waiting"), share(tmp_path)]
-    waiting, computing = (run.communicate(timeout=60)[0] for run in runs)
-    passed = [[line for line in told.splitlines() if line.startswith("PASSED")] for told in (waiting, computing)]
-    assert {line.rpartition("::")[2] for line in passed[0]} >= {"test_server", "test_spark"}, waiting
-    assert sorted(line.rpartition("::")[2] for line in passed[0] + passed[1]) == [
+    runs = [share(tmp_path, "--waiting"), share(tmp_path), share(tmp_path)]
+    outputs = [run.communicate(timeout=60)[0] for run in runs]
+    passed = [[line.rpartition("::")[2] for line in told.splitlines() if line.startswith("PASSED")] for told in outputs]
+    assert set(passed[0]) >= {"test_server", "test_spark"}, outputs
+    assert sorted(name for each in passed for name in each) == [
         "test_beside_it", "test_one", "test_server", "test_spark", "test_two"
-    ], waiting + computing  # fmt: skip
-    failed = [run.returncode for run, told in zip(runs, (waiting, computing), strict=True) if "FAILED" in told]
-    assert failed == [1], waiting + computing
+    ], outputs  # fmt: skip
+    failed = [run.returncode for run, told in zip(runs, outputs, strict=True) if "FAILED" in told]
+    assert failed == [1], outputs
