@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from kvstore.access.passwords import make_verifier
+from kvstore.access.passwords import SALT_BYTES, verifier_with
 from kvstore.protocol.access_commands import (
     AuthEnable,
     RoleAdd,
@@ -20,8 +20,9 @@ PASSWORDS = {"root": "root's password", "ada": "ada's password", "eve": "eve's p
 
 @cache
 def verifier_of(user: str) -> bytes:
-    """The verifier of the password of a user. It takes 50 ms, so all tests share it."""
-    return make_verifier(PASSWORDS[user])
+    """The verifier of the password of a user. With these parameters of scrypt, a check of the password takes no time.
+    The usual ones take 50 ms, and hundreds of tests check passwords."""
+    return verifier_with(PASSWORDS[user], user.encode().ljust(SALT_BYTES), cost_log2=1, block_size=1, parallelism=1)
 
 
 def commands_to_enable() -> list[Command]:
