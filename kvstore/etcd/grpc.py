@@ -18,7 +18,7 @@ from kvstore.etcd.call import (
     timeout_of,
 )
 from kvstore.etcd.errors import EtcdError, Status, unimplemented
-from kvstore.etcd.http2 import (
+from kvstore.etcd.http2.connection import (
     ConnectionEnded,
     DataArrived,
     Headers,

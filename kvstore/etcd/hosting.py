@@ -13,7 +13,7 @@ from kvstore.etcd.coroutines import Abort, Resume
 from kvstore.etcd.errors import COMPACTED, FUTURE_REVISION, Status
 from kvstore.etcd.grpc import GrpcConnection
 from kvstore.etcd.handlers import begin
-from kvstore.etcd.http2_engine import EngineConnection
+from kvstore.etcd.http2.engine import EngineConnection
 from kvstore.etcd.port import TURN_SECONDS, TURNS_PER_TICK, MemberFacts
 from kvstore.etcd.range_gate import RangeGate
 from kvstore.etcd.renewer import Renewer

@@ -24,9 +24,9 @@ from kvstore.etcd.errors import INVALID_TOKEN, STOPPED, EtcdError, error_of
 from kvstore.etcd.gateway import METHODS_OF_HTTP, GatewayConnection, health_page, version_page
 from kvstore.etcd.grpc import GrpcConnection
 from kvstore.etcd.handlers import begin
-from kvstore.etcd.http2 import PREFACE
-from kvstore.etcd.http2_engine import EngineConnection
-from kvstore.etcd.http2_library import LibraryConnection
+from kvstore.etcd.http2.connection import PREFACE
+from kvstore.etcd.http2.engine import EngineConnection
+from kvstore.etcd.http2.library import LibraryConnection
 from kvstore.etcd.http_calls import HttpCalls
 from kvstore.etcd.identities import Identities, Identity
 from kvstore.etcd.range_gate import RangeGate

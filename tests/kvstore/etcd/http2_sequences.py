@@ -15,7 +15,7 @@ from random import Random
 import hpack
 import hyperframe.frame
 
-from kvstore.etcd.http2 import (
+from kvstore.etcd.http2.connection import (
     PREFACE,
     ConnectionEnded,
     DataArrived,
@@ -26,8 +26,8 @@ from kvstore.etcd.http2 import (
     RequestBegan,
     WindowOpened,
 )
-from kvstore.etcd.http2_engine import EngineConnection
-from kvstore.etcd.http2_library import LibraryConnection
+from kvstore.etcd.http2.engine import EngineConnection
+from kvstore.etcd.http2.library import LibraryConnection
 
 ALIKE = (5, 6, 9)
 """Errors of streams that are not open, of lengths, and of HPACK. Each implementation calls some of them a

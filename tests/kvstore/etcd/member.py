@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from kvstore import EmbeddedStore, open_node
-from kvstore.etcd.http2 import HttpBounds, HttpConnection
+from kvstore.etcd.http2.connection import HttpBounds, HttpConnection
 from kvstore.etcd.port import IMPLEMENTATIONS
 from kvstore.etcd.schema import Message, make
 from kvstore.member.config import HTTP2

@@ -11,9 +11,9 @@ import trio.testing
 
 from kvstore import Client
 from kvstore.etcd.call import STREAM_REQUESTS_MAX
-from kvstore.etcd.http2 import CONTROLS_PER_MESSAGE, HttpBounds, HttpConnection, HttpEvent, WindowOpened
-from kvstore.etcd.http2_library import LibraryConnection
-from kvstore.etcd.http2_output import OutputQueues
+from kvstore.etcd.http2.connection import CONTROLS_PER_MESSAGE, HttpBounds, HttpConnection, HttpEvent, WindowOpened
+from kvstore.etcd.http2.library import LibraryConnection
+from kvstore.etcd.http2.output import OutputQueues
 from kvstore.etcd.schema import Message, make
 from tests.kvstore.etcd.grpc_client import Call, CallFailed, grpc_client
 from tests.kvstore.etcd.member import KV, WATCH, Etcd, http2, http_connection, serving

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hpack
 import pytest
 
-from kvstore.etcd.http2 import (
+from kvstore.etcd.http2.connection import (
     PREFACE,
     ConnectionEnded,
     Headers,
@@ -15,8 +15,8 @@ from kvstore.etcd.http2 import (
     StreamReset,
     WindowOpened,
 )
-from kvstore.etcd.http2_engine import CONTINUATIONS_MAX, EngineConnection
-from kvstore.etcd.http2_headers import encode_headers
+from kvstore.etcd.http2.engine import CONTINUATIONS_MAX, EngineConnection
+from kvstore.etcd.http2.headers import encode_headers
 from tests.kvstore.etcd.http2_sequences import USUAL, are_alike, frame, play, play_pieces
 
 BLOCK = encode_headers(tuple(USUAL))

@@ -164,7 +164,7 @@ async def test_a_long_range_waits_while_others_are_made_and_a_get_does_not(
 
 async def test_a_long_response_goes_out_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the client opens all of its windows at once."""
-    monkeypatch.setattr("kvstore.etcd.http2_output.STEP_BYTES_MAX", 20_000)
+    monkeypatch.setattr("kvstore.etcd.http2.output.STEP_BYTES_MAX", 20_000)
     monkeypatch.setattr("kvstore.etcd.gateway.OUTPUT_STEP_BYTES", 20_000)
     async with gateway(tmp_path / "data") as (etcd, http):
         await fill(etcd)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 
-from kvstore.etcd.http2 import Headers, HttpBounds, HttpEvent, WindowOpened
-from kvstore.etcd.http2_floods import FloodCount
+from kvstore.etcd.http2.connection import Headers, HttpBounds, HttpEvent, WindowOpened
+from kvstore.etcd.http2.floods import FloodCount
 
 FRAME_BYTES_MAX = 16_384
 """The size of the frames of all peers that have not asked for another one."""

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import hpack
 
-from kvstore.etcd.http2 import (
+from kvstore.etcd.http2.connection import (
     PREFACE,
     WINDOWS_PER_CONNECTION,
     ConnectionEnded,
@@ -31,8 +31,8 @@ from kvstore.etcd.http2 import (
     RequestEnded,
     StreamReset,
 )
-from kvstore.etcd.http2_headers import NO_TABLE, encode_headers, fault_of_request, fault_of_trailers
-from kvstore.etcd.http2_output import FRAME_BYTES_MAX, OutputQueues
+from kvstore.etcd.http2.headers import NO_TABLE, encode_headers, fault_of_request, fault_of_trailers
+from kvstore.etcd.http2.output import FRAME_BYTES_MAX, OutputQueues
 
 CONTINUATIONS_MAX = 8
 """The greatest number of frames that continue one header list."""

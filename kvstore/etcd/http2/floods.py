@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvstore.etcd.http2 import CONTROLS_PER_MESSAGE, HttpBounds
+from kvstore.etcd.http2.connection import CONTROLS_PER_MESSAGE, HttpBounds
 
 _RESET_SECONDS, _CONTROL_SECONDS = 0.005, 0.0005  # The pause for each abandoned call, and each frame without use.
 

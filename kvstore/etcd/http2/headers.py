@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from kvstore.etcd.http2 import Headers
+from kvstore.etcd.http2.connection import Headers
 
 _NAME = re.compile(rb":?[!-9;-@\[-~]+")  # RFC 9113, section 8.2.1: no blanks, no capitals, and no further colon.
 _VALUE = re.compile(rb"(?:[^\0\r\n \t](?:[^\0\r\n]*[^\0\r\n \t])?)?")

@@ -13,7 +13,7 @@ import h2.exceptions
 import h2.settings
 from hyperframe.frame import Frame, GoAwayFrame
 
-from kvstore.etcd.http2 import (
+from kvstore.etcd.http2.connection import (
     PREFACE,
     WINDOWS_PER_CONNECTION,
     ConnectionEnded,
@@ -25,7 +25,7 @@ from kvstore.etcd.http2 import (
     RequestEnded,
     StreamReset,
 )
-from kvstore.etcd.http2_output import FRAME_BYTES_MAX, OutputQueues
+from kvstore.etcd.http2.output import FRAME_BYTES_MAX, OutputQueues
 
 logger = logging.getLogger("kvstore.etcd")
 

@@ -1,6 +1,6 @@
 """The seam between gRPC and HTTP/2: what an implementation of one HTTP/2 connection takes and gives, without I/O.
 
-`http2_library` implements `HttpConnection` with the library h2.
+`http2.library` implements `HttpConnection` with the library h2.
 """
 
 from __future__ import annotations
