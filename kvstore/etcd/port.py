@@ -70,6 +70,10 @@ REST_SHARE = 5
 """The rest of a connection whose bytes took longer than a slice, as a multiple of this time. It rests while there are
 other connections, so that a client whose bytes are costly has a sixth of the member's time."""
 
+SCRAP_BYTES_MAX, SCRAP_PAUSE_SECONDS = 64, 0.005
+"""Within a message, a client that sends so few bytes at once is read only after this pause, with what has come by then:
+a read costs the same for one byte as for a whole request."""
+
 PAGE_PAUSE_SECONDS = 0.002
 """The least pause of ranges that wait for their turns: all other tasks of the member run meanwhile."""
 
@@ -236,6 +240,8 @@ class EtcdPort:
                 await trio.sleep(pause)
             if took_ns > SLICE_NS and len(self._connections) > 1:
                 await trio.sleep(REST_SHARE * took_ns / 1e9)
+            if len(data) <= SCRAP_BYTES_MAX and calls.within_request_since is not None:
+                await trio.sleep(SCRAP_PAUSE_SECONDS)
             while not connection.room():
                 await connection.has_room.wait()
                 connection.has_room = trio.Event()
