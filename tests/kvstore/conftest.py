@@ -21,6 +21,14 @@ def quick_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """The folder of a test of the store, in memory too. Hundreds of tests start members, which sync each write. The
+    syncs of a disk are tested in tests/storage, and members on a disk in tests/process."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        yield Path(folder)
+
+
 @pytest.fixture(autouse=True)
 def _close_files_of_in_memory_clusters() -> Iterator[None]:
     """A cluster of three members opens some thirty files. Tests that limit the descriptors of this process would count
