@@ -93,7 +93,7 @@ def test_the_code_of_the_guide_runs(tmp_path: Path) -> None:
 def test_every_option_of_the_server_is_documented_and_no_other() -> None:
     """The test compares the table in docs/reference/client.md with click's own list."""
     section = GUIDE.split("### Options of `hwm serve`")[1]
-    documented = set(re.findall(r"`(--[a-z-]+)", section))
+    documented = set(re.findall(r"`(--[a-z0-9-]+)", section))
 
     assert documented == {option for param in serve_command.params for option in param.opts if option.startswith("--")}
 
