@@ -24,6 +24,9 @@ from kvstore.protocol.watches import Change, WatchFlag, WatchSpec
 WATCHES_PER_STREAM_MAX = 10_000
 """The greatest number of watches on one stream."""
 
+WATCH_KEY_BYTES_MAX = 64 * 1024
+"""The greatest length of a key of a watch at this port. The member has a bound of its own, usually 8 KiB."""
+
 FRAGMENT_BYTES_MAX = 1 << 20
 """The greatest size of the events of one message. A revision with more is split only for clients that allow it."""
 
@@ -90,6 +93,9 @@ class _Stream:
             return
         if is_empty(asked):
             self._refuse("mvcc: watcher range is empty")
+            return
+        if max(len(asked.key), len(asked.range_end)) > WATCH_KEY_BYTES_MAX:
+            self._refuse("etcdserver: request is too large")
             return
         if len(self._watches) >= WATCHES_PER_STREAM_MAX:
             self._refuse(f"etcdserver: this stream has {WATCHES_PER_STREAM_MAX} watches already")

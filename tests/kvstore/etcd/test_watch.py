@@ -10,6 +10,7 @@ from typing import Any
 import trio
 
 from kvstore.etcd.schema import Message, make
+from kvstore.etcd.services.watch import WATCH_KEY_BYTES_MAX
 from tests.kvstore.etcd.grpc_client import Call
 from tests.kvstore.etcd.member import WATCH, Etcd, serving
 
@@ -57,6 +58,18 @@ async def test_a_watch_tells_changes_from_its_creation_on(tmp_path: Path) -> Non
             assert message.header.revision == message.events[-1].kv.mod_revision
             seen += rows(message)
         assert seen == [(0, b"a", b"1", 3), (1, b"a", b"", 5)]
+
+
+async def test_the_keys_of_a_watch_have_a_greatest_length(tmp_path: Path) -> None:
+    """The client of the port would carry a longer key to the member, which then refuses it: many MiB for nothing."""
+    async with watching(tmp_path / "data") as (_, stream):
+        for key, end in ((bytes(WATCH_KEY_BYTES_MAX + 1), b""), (b"a", b"b" * (WATCH_KEY_BYTES_MAX + 1))):
+            await stream.send(create(key, end))
+            refused = await next_of(stream)
+            assert (refused.created, refused.canceled) == (True, True)
+            assert refused.cancel_reason == "etcdserver: request is too large"
+        await stream.send(create(b"a"))
+        assert not (await next_of(stream)).canceled
 
 
 async def test_a_watch_begins_at_an_old_revision_and_tells_the_records_before(tmp_path: Path) -> None:
