@@ -28,6 +28,9 @@ GRANT, REVOKE, TIME_TO_LIVE, KEEP_ALIVE, LEASES = (
 WATCH = "/etcdserverpb.Watch/Watch"
 
 HEADER, KEY, VALUE = 1, 1, 2
+
+NO_LEASE = 123_456_789_012
+"""The id of no lease: members number the leases of all tests from 1 on."""
 CLUSTER_ID, MEMBER_ID, REVISION, TERM = 1, 2, 3, 4  # Fields of a header.
 
 
@@ -158,7 +161,7 @@ ERRORS: list[tuple[str, bytes, str, str]] = [
     (PUT, message((KEY, b"x"), (VALUE, b"v"), (5, 1)), "INVALID_ARGUMENT", "etcdserver: value is provided"),
     (PUT, message((KEY, b"x"), (3, 7), (6, 1)), "INVALID_ARGUMENT", "etcdserver: lease is provided"),
     (PUT, message((KEY, b"absent"), (5, 1)), "INVALID_ARGUMENT", "etcdserver: key not found"),
-    (PUT, message((KEY, b"x"), (3, 7)), "NOT_FOUND", "etcdserver: requested lease not found"),
+    (PUT, message((KEY, b"x"), (3, NO_LEASE)), "NOT_FOUND", "etcdserver: requested lease not found"),
     (PUT, message((KEY, b"x"), (VALUE, bytes(1_600_000))), "INVALID_ARGUMENT", "etcdserver: request is too large"),
     (
         RANGE, message((KEY, b"x"), (4, 1 << 62)), "OUT_OF_RANGE",
@@ -186,14 +189,14 @@ ERRORS: list[tuple[str, bytes, str, str]] = [
         "etcdserver: duplicate key given in txn request",
     ),
     (GRANT, message((1, 9_000_000_001)), "OUT_OF_RANGE", "etcdserver: too large lease TTL"),
-    (REVOKE, message((1, 12345)), "NOT_FOUND", "etcdserver: requested lease not found"),
+    (REVOKE, message((1, NO_LEASE)), "NOT_FOUND", "etcdserver: requested lease not found"),
     ("/etcdserverpb.Auth/Authenticate", message((1, b"u"), (2, b"p")), "FAILED_PRECONDITION", TOKENS_OFF),
     ("/etcdserverpb.Auth/UserAdd", b"", "INVALID_ARGUMENT", "etcdserver: user name is empty"),
     ("/etcdserverpb.Auth/AuthEnable", b"", "FAILED_PRECONDITION", "etcdserver: root user does not exist"),
     ("/etcdserverpb.Cluster/MemberRemove", message((1, 5)), "NOT_FOUND", "etcdserver: member not found"),
     ("/etcdserverpb.Maintenance/HashKV", message((1, 1 << 62)), "OUT_OF_RANGE",
      "etcdserver: mvcc: required revision is a future revision"),
-    ("/v3lockpb.Lock/Lock", message((1, b"l"), (2, 12345)), "UNKNOWN", "etcdserver: requested lease not found"),
+    ("/v3lockpb.Lock/Lock", message((1, b"l"), (2, NO_LEASE)), "UNKNOWN", "etcdserver: requested lease not found"),
     ("/v3electionpb.Election/Leader", message((1, b"no-such")), "UNKNOWN", "election: no leader"),
     ("/v3electionpb.Election/Resign", b"", "UNKNOWN", '"leader" field must be provided'),
     ("/etcdserverpb.KV/Nope", b"", "UNIMPLEMENTED", "unknown method Nope for service etcdserverpb.KV"),
