@@ -12,16 +12,16 @@ from typing import Any
 
 from harness.sim.checks.context import CheckedWorld
 from harness.sim.checks.coverage import INSTALLED, RESTARTED
-from harness.sim.checks.history import read_commands
 from harness.sim.checks.store.leases import LeaseChecker
 from harness.sim.checks.store.members import StoreChecker
 from harness.sim.checks.store.replay import HISTORY_LEVEL, EndedLease, StoreReplay, in_range
 from harness.sim.checks.store.watches import WatchChecker
-from harness.sim.engine.errors import Violation, require
+from harness.sim.engine.errors import Violation
 from harness.sim.engine.rng import stream
 from harness.sim.load.client import SimClient
 from harness.sim.load.coordination_program import PREFIX, Coordination, SequentialProgram
 from harness.sim.load.lease_owner import LeaseOwner
+from harness.sim.load.load_end import have_received_all, late_words, see_leases_end
 from harness.sim.load.lock_contender import LOCK_NAMES, LockContender
 from harness.sim.load.store_writer import StoreWriter
 from harness.sim.load.watch_client import WatchClient
@@ -30,18 +30,13 @@ from harness.sim.world.client_connections import ClientConnections
 from harness.sim.world.context import MachineView
 from harness.workload.operation_generator import Planned
 from kvstore import ChangeLimits, Command, CommandKind, Range, Service, Txn, command_request
-from raft import Entry, EntryKind
+from raft import Entry
 
 RESTED_NS = 50 * MILLISECOND_NS
 """The interval at which the load checks whether feature level 2 is in force."""
 
 TOLD_SHARE = 0.3
 """Share of the ending programs that close their sessions."""
-
-EXPIRY_LOOKS, EXPIRY_ELECTION_TIMEOUTS = 4, 40
-"""The wait for the end of all leases includes the seconds by which leaders may be late, and the time of an election, in
-multiples of the longest election time-out.
-"""
 
 SESSION_TTL_NS = 60 * SECOND_NS
 """The time to live of this load's sessions, if the clients of the ordinary load have no sessions."""
@@ -179,14 +174,7 @@ class CoordinationLoad:
 
     def on_first_applied(self, entry: Entry, results: Sequence[Any]) -> None:
         """Carry out a committed entry in the replay. Call this method once for each entry, in order."""
-        if entry.kind is EntryKind.COMMANDS:
-            leader_time, commands = read_commands(entry.index, entry.payload)
-            self.replay.applied(entry.index, leader_time, commands, results)
-        elif entry.kind is EntryKind.NO_OP:
-            leader_time, _ = read_commands(entry.index, entry.payload)
-            self.replay.applied_no_op(entry.index, leader_time)
-        else:
-            self.replay.index = entry.index
+        self.replay.carry_out(entry, results)
         self.leases.follow(LOCK_NAMES)
 
     def on_flush(self, member: MachineView) -> None:
@@ -214,33 +202,21 @@ class CoordinationLoad:
     @property
     def is_finished(self) -> bool:
         """True when every watch has received all events up to the newest revision."""
-        return not self._began or all(each.next_revision > self.replay.revision for each in self._watchers)
-
-    @property
-    def _began(self) -> bool:
-        return self.replay.level >= HISTORY_LEVEL and any(each.next_revision for each in self._watchers)
+        return have_received_all(self.replay, self._watchers)
 
     def words(self) -> str:
         """The watches that have not received all events, as text."""
-        late = [each.words() for each in self._watchers if each.next_revision <= self.replay.revision]
-        return f"at {self.replay.revision}: {'; '.join(late)}"
+        return late_words(self.replay, self._watchers)
 
     def see_leases_end(self) -> None:
         """End the programs, and check that an idle cluster ends their leases.
 
         See docs/concepts/leases.md#what-a-lease-promises.
         """
-        queue, plan = self._world.queue, self._world.plan
         self.parts.is_over = True
         for client in self._clients:
             client.vanish()
-        patience_ns = self._plan.lease_ttl_ns + self.replay.limits["lease_grace_ns"] + EXPIRY_LOOKS * SECOND_NS
-        patience_ns += EXPIRY_ELECTION_TIMEOUTS * plan.election_timeout_max_ns
-        end = queue.now + int(patience_ns * plan.clocks.spread)
-        while self.replay.leases and (due := queue.next_time()) is not None and due <= end:
-            queue.step()
-        words = f"after {patience_ns / 1e9:.1f} s: {self.replay.leases}"
-        require(not self.replay.leases, "a lease that nobody renews ends", words)
+        see_leases_end(self._world, self.replay, self._plan.lease_ttl_ns)
 
 
 def check_hub(service: Service) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -13,6 +13,7 @@ from harness.sim.checks.store.replay import StoreReplay
 from harness.sim.checks.store.watches import WatchChecker
 from harness.sim.engine.errors import require
 from harness.sim.load.client import SimClient
+from harness.sim.load.pausing_program import PausingProgram
 from harness.sim.plan.plan import CoordinationPlan
 from harness.sim.world.client_connections import ClientConnections
 from harness.sim.world.context import World
@@ -84,39 +85,23 @@ class Coordination:
         return self.world.cover
 
 
-class SequentialProgram(ABC):
-    """One program on a client. Several programs may share a client. The program pauses after each operation."""
+class SequentialProgram(PausingProgram[Coordination]):
+    """One program on a client. Several programs may share a client."""
+
+    letter = b"z"
 
     def __init__(self, parts: Coordination, client: SimClient, number: int, random: Random) -> None:
-        self.parts, self.client, self.number, self.random = parts, client, number, random
-        self._written = 0
+        super().__init__(parts, number, random)
+        self.client = client
 
-    @abstractmethod
-    def act(self) -> None:
-        """Begin the next operation."""
+    @property
+    def can_act(self) -> bool:
+        """False while the client has too many open calls."""
+        return not self.client.is_full
 
     @abstractmethod
     def restart(self) -> None:
         """Reset the program, because its process has ended and another process has replaced it."""
-
-    def rest(self, pause_ns: int | None = None) -> None:
-        """Act again after a pause of `pause_ns`, or of a random length if `pause_ns` is None."""
-        if pause_ns is None:
-            pause_ns = 1 + int(self.random.expovariate(1) * self.parts.plan.think_ns)
-        self.parts.world.queue.after(pause_ns, self._go_on)
-
-    def _go_on(self) -> None:
-        if self.parts.is_stopped:
-            return
-        if self.client.is_full:
-            self.rest()
-        else:
-            self.act()
-
-    def value(self) -> bytes:
-        """Return a value that is written only once in the run."""
-        self._written += 1
-        return b"z%d-%d" % (self.number, self._written)
 
     def ask(self, command: Command, then: Then) -> None:
         """Carry out a command through the log. Call `then` with its result or error, and act again after a pause."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from harness.sim.plan.draw_coordination import RAISED_AT_NS, with_room_for_history
-from harness.sim.plan.plan import MILLISECOND_NS, NO_EXTRAS, RAISE, SECOND_NS, AccessPlan, Plan, UpgradeStep
-from kvstore import StoreLimits
+from harness.sim.plan.draw_coordination import with_small_service
+from harness.sim.plan.plan import MILLISECOND_NS, RAISE, SECOND_NS, AccessPlan, Plan
 
 ACCESS_SHARE = 0.29
 """Share of the seeds with users, among the seeds that suit users: with a service, without a coordination load, and
@@ -17,9 +16,6 @@ LEVEL = 3
 
 RAISE_SHAPE = 0.99
 """The `shape` of the step in which an operator raises the level to 3."""
-
-THINK_NS_MIN, CLIENTS_MAX = 60 * MILLISECOND_NS, 2
-"""The shortest pause and the most clients of the ordinary load, which must leave time for the access load."""
 
 UNTIL_NS_MIN, UNTIL_NS_MAX = 3 * SECOND_NS, 6 * SECOND_NS
 
@@ -35,13 +31,6 @@ def with_access(plan: Plan, random: Random) -> Plan:
         return plan
     if any(step.what != RAISE for step in plan.upgrades) or plan.profile.endswith("expiry at command time"):
         return plan
-    load = replace(
-        plan.load,
-        extras=NO_EXTRAS,
-        think_ns=max(plan.load.think_ns, THINK_NS_MIN),
-        clients=min(plan.load.clients, CLIENTS_MAX),
-        workers=1,
-    )
     access = AccessPlan(
         users=random.randint(2, 3),
         watchers=random.randint(1, 3),
@@ -49,13 +38,4 @@ def with_access(plan: Plan, random: Random) -> Plan:
         change_ns=int(20 * MILLISECOND_NS * 8 ** random.random()),
     )
     until_ns = int(UNTIL_NS_MIN + (UNTIL_NS_MAX - UNTIL_NS_MIN) * random.random())
-    return replace(
-        plan,
-        raft=with_room_for_history(plan.raft),
-        load=load,
-        store=StoreLimits(),
-        until_ns=max(plan.until_ns, until_ns),
-        first_build=LEVEL,
-        upgrades=tuple(UpgradeStep(at_ns=at_ns, what=RAISE, shape=RAISE_SHAPE) for at_ns in RAISED_AT_NS),
-        access=access,
-    )
+    return replace(with_small_service(plan, LEVEL, RAISE_SHAPE, until_ns), access=access)

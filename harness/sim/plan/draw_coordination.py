@@ -11,6 +11,7 @@ from harness.sim.plan.plan import (
     RAISE,
     SECOND_NS,
     CoordinationPlan,
+    LoadPlan,
     Plan,
     UpgradeStep,
 )
@@ -31,7 +32,7 @@ raise the level.
 """
 
 THINK_NS_MIN, CLIENTS_MAX = 60 * MILLISECOND_NS, 2
-"""The shortest pause and the most clients of the ordinary load, which must leave time for the coordination load."""
+"""The shortest pause and the most clients of the ordinary load, which must leave time for the load beside it."""
 
 CHUNK_BYTES_MIN, LOG_BYTES_MIN = 400, 2_000
 """The least size of a snapshot's chunks, and of the log that leads to a snapshot. The history makes snapshots large, so
@@ -56,13 +57,6 @@ def with_coordination(plan: Plan, random: Random) -> Plan:
     raft = with_room_for_history(plan.raft)
     if random.random() < 0.5:  # The log is so short that members get a snapshot after an absence.
         raft = replace(raft, snapshot_log_bytes=LOG_BYTES_MIN, retention_bytes_max=RETENTION_BYTES)
-    load = replace(
-        plan.load,
-        extras=NO_EXTRAS,
-        think_ns=max(plan.load.think_ns, THINK_NS_MIN),
-        clients=min(plan.load.clients, CLIENTS_MAX),
-        workers=1,
-    )
     asked = [UpgradeStep(at_ns=at_ns, what=RAISE, shape=RAISE_SHAPE) for at_ns in RAISED_AT_NS]
     is_upgraded = bool(plan.upgrades)
     if is_upgraded:
@@ -72,12 +66,40 @@ def with_coordination(plan: Plan, random: Random) -> Plan:
     return replace(
         plan,
         raft=raft,
-        load=load,
+        load=small_load(plan),
         store=StoreLimits(),
         until_ns=until_ns,
         first_build=plan.first_build if is_upgraded else LEVEL,
         upgrades=tuple(sorted([*plan.upgrades, *asked], key=lambda step: step.at_ns)),
         coordination=_with_steps_per_grain(draw_coordination(random), plan.clocks.grain_ns),
+    )
+
+
+def with_small_service(plan: Plan, level: int, raise_shape: float, until_ns: int) -> Plan:
+    """Return the plan with a small ordinary load on a service, so that another load has time beside it.
+
+    The members begin with builds that know feature level `level` and do not change. An operator raises the level at
+    once; `raise_shape` is the `shape` of this step. The run lasts at least `until_ns`.
+    """
+    return replace(
+        plan,
+        raft=with_room_for_history(plan.raft),
+        load=replace(small_load(plan), with_service=True),
+        store=StoreLimits(),
+        until_ns=max(plan.until_ns, until_ns),
+        first_build=level,
+        upgrades=tuple(UpgradeStep(at_ns=at_ns, what=RAISE, shape=raise_shape) for at_ns in RAISED_AT_NS),
+    )
+
+
+def small_load(plan: Plan) -> LoadPlan:
+    """Return the ordinary load of the plan with few clients, which pause for long."""
+    return replace(
+        plan.load,
+        extras=NO_EXTRAS,
+        think_ns=max(plan.load.think_ns, THINK_NS_MIN),
+        clients=min(plan.load.clients, CLIENTS_MAX),
+        workers=1,
     )
 
 

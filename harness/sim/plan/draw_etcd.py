@@ -11,26 +11,8 @@ from random import Random
 
 from harness.sim.engine.rng import stream
 from harness.sim.plan.draw import draw_plan
-from harness.sim.plan.draw_coordination import (
-    CLIENTS_MAX,
-    LEVEL,
-    RAISE_SHAPE,
-    RAISED_AT_NS,
-    THINK_NS_MIN,
-    with_room_for_history,
-)
-from harness.sim.plan.plan import (
-    MILLISECOND_NS,
-    NO_ACCESS,
-    NO_COORDINATION,
-    NO_EXTRAS,
-    RAISE,
-    SECOND_NS,
-    EtcdPlan,
-    Plan,
-    UpgradeStep,
-)
-from kvstore import StoreLimits
+from harness.sim.plan.draw_coordination import LEVEL, RAISE_SHAPE, with_small_service
+from harness.sim.plan.plan import MILLISECOND_NS, NO_ACCESS, NO_COORDINATION, SECOND_NS, EtcdPlan, Plan
 
 UNTIL_NS_MIN, UNTIL_NS_MAX = 4 * SECOND_NS, 7 * SECOND_NS
 
@@ -46,27 +28,9 @@ def with_etcd(plan: Plan, random: Random) -> Plan:
     They take the place of a coordination load and of users. The members have builds that know level 2, which do not
     change, and an operator raises the level at once.
     """
-    load = replace(
-        plan.load,
-        with_service=True,
-        extras=NO_EXTRAS,
-        think_ns=max(plan.load.think_ns, THINK_NS_MIN),
-        clients=min(plan.load.clients, CLIENTS_MAX),
-        workers=1,
-    )
     until_ns = int(UNTIL_NS_MIN + (UNTIL_NS_MAX - UNTIL_NS_MIN) * random.random())
-    return replace(
-        plan,
-        raft=with_room_for_history(plan.raft),
-        load=load,
-        store=StoreLimits(),
-        until_ns=max(plan.until_ns, until_ns),
-        first_build=LEVEL,
-        upgrades=tuple(UpgradeStep(at_ns=at_ns, what=RAISE, shape=RAISE_SHAPE) for at_ns in RAISED_AT_NS),
-        coordination=NO_COORDINATION,
-        access=NO_ACCESS,
-        etcd=draw_clients(random),
-    )
+    small = with_small_service(plan, LEVEL, RAISE_SHAPE, until_ns)
+    return replace(small, coordination=NO_COORDINATION, access=NO_ACCESS, etcd=draw_clients(random))
 
 
 def draw_clients(random: Random) -> EtcdPlan:

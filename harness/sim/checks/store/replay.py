@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from harness.sim.checks.history import NOT_CARRIED_OUT
+from harness.sim.checks.history import NOT_CARRIED_OUT, read_commands
 from harness.sim.engine.errors import broken, require
 from kvstore import CommandKind, Comparison, Reason, ResultCode, StoreLimits, Target
+from raft import Entry, EntryKind
 
 IS_REPLAY = "the store is the replay of its log"
 KEYS_ARE_BOUNDED = "no command deletes more keys, and no lease gets more, than the limit in force allows"
@@ -134,6 +135,17 @@ class StoreReplay:
         return list(self._versions)
 
     # -- the log
+
+    def carry_out(self, entry: Entry, results: Sequence[Any]) -> None:
+        """Carry out a committed entry. Call this method once for each entry, in order."""
+        if entry.kind is EntryKind.COMMANDS:
+            leader_time, commands = read_commands(entry.index, entry.payload)
+            self.applied(entry.index, leader_time, commands, results)
+        elif entry.kind is EntryKind.NO_OP:
+            leader_time, _ = read_commands(entry.index, entry.payload)
+            self.applied_no_op(entry.index, leader_time)
+        else:
+            self.index = entry.index
 
     def applied_no_op(self, index: int, leader_time: int) -> None:
         """Carry out a no-op entry, which is the first entry of a leader."""

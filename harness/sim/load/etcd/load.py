@@ -10,15 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.sim.checks.context import CheckedWorld
-from harness.sim.checks.history import HistoryChecker, read_commands
+from harness.sim.checks.history import HistoryChecker
 from harness.sim.checks.store.etcd import EtcdChecker
 from harness.sim.checks.store.leases import LeaseChecker
 from harness.sim.checks.store.members import StoreChecker
 from harness.sim.checks.store.replay import HISTORY_LEVEL, StoreReplay
 from harness.sim.checks.store.watches import WatchChecker
-from harness.sim.engine.errors import require
 from harness.sim.engine.rng import stream
-from harness.sim.load.coordination import EXPIRY_ELECTION_TIMEOUTS, EXPIRY_LOOKS
 from harness.sim.load.etcd.caller import EtcdCaller
 from harness.sim.load.etcd.client import ETCD_PORT, EtcdClient
 from harness.sim.load.etcd.keeper import TTL_SECONDS, LeaseKeeper
@@ -26,10 +24,11 @@ from harness.sim.load.etcd.locker import EtcdLocker
 from harness.sim.load.etcd.port import PortHost
 from harness.sim.load.etcd.program import EtcdParts, EtcdProgram
 from harness.sim.load.etcd.watcher import EtcdWatcher
+from harness.sim.load.load_end import have_received_all, late_words, see_leases_end
 from harness.sim.plan.plan import GOOD_CLOCKS, MILLISECOND_NS, SECOND_NS
 from harness.sim.world.client_connections import ClientConnections
 from harness.sim.world.context import MachineView
-from raft import Entry, EntryKind
+from raft import Entry
 
 LOOK_NS = 50 * MILLISECOND_NS
 """The interval at which the load looks whether feature level 2 is in force."""
@@ -126,14 +125,7 @@ class EtcdLoad:
 
     def on_first_applied(self, entry: Entry, results: Sequence[Any]) -> None:
         """Carry out a committed entry in the replay. Call this method once for each entry, in order."""
-        if entry.kind is EntryKind.COMMANDS:
-            leader_time, commands = read_commands(entry.index, entry.payload)
-            self.replay.applied(entry.index, leader_time, commands, results)
-        elif entry.kind is EntryKind.NO_OP:
-            leader_time, _ = read_commands(entry.index, entry.payload)
-            self.replay.applied_no_op(entry.index, leader_time)
-        else:
-            self.replay.index = entry.index
+        self.replay.carry_out(entry, results)
 
     def on_flush(self, member: MachineView) -> None:
         """Compare the store of a member with the replay."""
@@ -148,23 +140,17 @@ class EtcdLoad:
     @property
     def is_finished(self) -> bool:
         """True when every watch has received all events up to the newest revision."""
-        return not self._began or all(each.next_revision > self.replay.revision for each in self._watchers)
-
-    @property
-    def _began(self) -> bool:
-        return self.replay.level >= HISTORY_LEVEL and any(each.next_revision for each in self._watchers)
+        return have_received_all(self.replay, self._watchers)
 
     def words(self) -> str:
         """The watches that have not received all events, as text."""
-        late = [each.words() for each in self._watchers if each.next_revision <= self.replay.revision]
-        return f"at {self.replay.revision}: {'; '.join(late)}"
+        return late_words(self.replay, self._watchers)
 
     def see_leases_end(self) -> None:
         """End all clients and ports without closing their sessions. Check that an idle cluster ends their leases.
 
         See docs/concepts/leases.md#what-a-lease-promises.
         """
-        queue, plan = self._world.queue, self._world.plan
         self.parts.is_over = True
         for client in self._clients:
             client.close()
@@ -172,13 +158,7 @@ class EtcdLoad:
             watcher.close()
         for port in self._ports.values():
             port.end()
-        patience_ns = TTL_SECONDS * SECOND_NS + self.replay.limits["lease_grace_ns"] + EXPIRY_LOOKS * SECOND_NS
-        patience_ns += EXPIRY_ELECTION_TIMEOUTS * plan.election_timeout_max_ns
-        end = queue.now + int(patience_ns * plan.clocks.spread)
-        while self.replay.leases and (due := queue.next_time()) is not None and due <= end:
-            queue.step()
-        words = f"after {patience_ns / 1e9:.1f} s: {self.replay.leases}"
-        require(not self.replay.leases, "a lease that nobody renews ends", words)
+        see_leases_end(self._world, self.replay, TTL_SECONDS * SECOND_NS)
 
 
 def _nothing() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -13,6 +12,7 @@ from harness.sim.checks.store.leases import LeaseChecker
 from harness.sim.checks.store.replay import StoreReplay
 from harness.sim.checks.store.watches import WatchChecker
 from harness.sim.load.etcd.client import EtcdClient, Then
+from harness.sim.load.pausing_program import PausingProgram
 from harness.sim.plan.plan import EtcdPlan
 from harness.sim.world.context import World
 from kvstore import Command, Compare, Put, Range, Target, Txn
@@ -51,35 +51,19 @@ class EtcdParts:
         return self.world.cover
 
 
-class EtcdProgram(ABC):
-    """One program on a client. Several programs may share a client. The program pauses after each call."""
+class EtcdProgram(PausingProgram[EtcdParts]):
+    """One program on a client. Several programs may share a client."""
+
+    letter = b"e"
 
     def __init__(self, parts: EtcdParts, client: EtcdClient, number: int, random: Random) -> None:
-        self.parts, self.client, self.number, self.random = parts, client, number, random
-        self._written = 0
+        super().__init__(parts, number, random)
+        self.client = client
 
-    @abstractmethod
-    def act(self) -> None:
-        """Begin the next call."""
-
-    def rest(self, pause_ns: int | None = None) -> None:
-        """Act again after a pause of `pause_ns`, or of a random length if `pause_ns` is None."""
-        if pause_ns is None:
-            pause_ns = 1 + int(self.random.expovariate(1) * self.parts.plan.think_ns)
-        self.parts.world.queue.after(pause_ns, self._go_on)
-
-    def _go_on(self) -> None:
-        if self.parts.is_stopped:
-            return
-        if self.client.is_connected:
-            self.act()
-        else:
-            self.rest()
-
-    def value(self) -> bytes:
-        """Return a value that is written only once in the run."""
-        self._written += 1
-        return b"e%d-%d" % (self.number, self._written)
+    @property
+    def can_act(self) -> bool:
+        """False while the client has no connection."""
+        return self.client.is_connected
 
     def ask(self, path: str, request: Message, then: Then) -> None:
         """Make a call, and act again after a pause."""
