@@ -10,7 +10,7 @@ from kvstore.client.watches.watch_stream import WatchStream
 from kvstore.etcd.backend import Backend, Context, Facts
 from kvstore.etcd.call import EtcdCall
 from kvstore.etcd.coroutines import Abort, Resume
-from kvstore.etcd.errors import COMPACTED, FUTURE_REVISION, Status
+from kvstore.etcd.errors import COMPACTED, FUTURE_REVISION, Status, unimplemented
 from kvstore.etcd.grpc import GrpcConnection
 from kvstore.etcd.handlers import begin
 from kvstore.etcd.http2.engine import EngineConnection
@@ -45,4 +45,5 @@ __all__ = [
     "begin",
     "make",
     "message_class",
+    "unimplemented",
 ]

@@ -34,11 +34,15 @@ from kvstore.etcd.hosting import (
     Tick,
     WatchStream,
     begin,
+    unimplemented,
 )
 
 TURN_NS = int(TURN_SECONDS * SECOND_NS)
 
 RENEWAL_NS_MAX = 7 * SECOND_NS
+
+NOT_OFFERED = unimplemented("a simulated port offers neither users nor calls that change members")
+"""The end of a call that needs an event loop, a thread or a user."""
 
 SESSION_TTL_NS = 60 * SECOND_NS
 """The time to live of a port's session, if the clients of the ordinary load have no sessions."""
@@ -281,17 +285,19 @@ class PortClient(SimClient):
         self._core.ask_progress(stream)
         self.flush()
 
-    def run(self, function: Callable[[Any], Awaitable[Any]], resume: Resume[Any]) -> Abort:
-        """No client of a run makes a call that needs this."""
-        raise NotImplementedError
+    def run(self, function: Callable[[Any], Awaitable[Any]], resume: Resume[Any]) -> Abort:  # noqa: ARG002
+        """Refuse a rare call: a simulated port has no event loop for async functions."""
+        resume.error(NOT_OFFERED)
+        return _nothing
 
-    def authenticate(self, name: str, password: str, resume: Resume[str]) -> Abort:
-        """No client of a run has a user."""
-        raise NotImplementedError
+    def authenticate(self, name: str, password: str, resume: Resume[str]) -> Abort:  # noqa: ARG002
+        """Refuse a password: a simulated port serves no users."""
+        resume.error(NOT_OFFERED)
+        return _nothing
 
-    async def run_in_thread(self, function: Callable[[str], bytes], argument: str) -> bytes:
-        """No client of a run makes a call that needs this."""
-        raise NotImplementedError
+    async def run_in_thread(self, function: Callable[[str], bytes], argument: str) -> bytes:  # noqa: ARG002
+        """Refuse a function that takes long: a simulation has no threads."""
+        raise NOT_OFFERED
 
     def _submit_renewal(self, request: Request, ended: Callable[[CallEnded], None]) -> object:
         return self.submit(request, self.now() + RENEWAL_NS_MAX, ended)
