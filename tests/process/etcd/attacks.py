@@ -55,6 +55,16 @@ async def drain(stream: trio.SocketStream) -> None:
         pass
 
 
+async def receive_frames(stream: trio.SocketStream, kind: int, count: int) -> None:
+    """Wait until `count` frames of a kind have arrived, or the connection has ended."""
+    rest = b""
+    while count > 0 and (data := await stream.receive_some(65_536)):
+        rest += data
+        while len(rest) >= 9 and len(rest) >= 9 + int.from_bytes(rest[:3]):
+            count -= rest[3] == kind
+            rest = rest[9 + int.from_bytes(rest[:3]) :]
+
+
 async def send(stream: trio.SocketStream, data: bytes) -> None:
     """Send while the answers are read, and then read until the connection ends."""
     async with trio.open_nursery() as nursery:
@@ -137,10 +147,10 @@ async def sends_byte_by_byte(stream: trio.SocketStream) -> None:
 async def waits_on_all_streams(stream: trio.SocketStream) -> None:
     """Each byte comes alone, while a thousand responses wait."""
     async with trio.open_nursery() as nursery:
+        calls = [call(each, f"{KV}/Range", make("RangeRequest", key=b"a")) for each in IDS[:990]]
+        nursery.start_soon(stream.send_all, NO_WINDOW + b"".join(calls))
+        await receive_frames(stream, HEADERS, len(calls))  # The windows hold back the data, and not the headers.
         nursery.start_soon(drain, stream)
-        calls = (call(each, f"{KV}/Range", make("RangeRequest", key=b"a")) for each in IDS[:990])
-        await stream.send_all(NO_WINDOW + b"".join(calls))
-        await trio.sleep(0.5)
         for byte in frame(200, 0, 0, bytes(16_000)):
             await stream.send_all(bytes([byte]))
 
