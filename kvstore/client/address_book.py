@@ -33,7 +33,7 @@ class AddressBook:
         self._failures: dict[str, int] = {}  # Consecutive failures since the last answer.
         self._paused_until: dict[str, int] = {}
         self._silent_until: dict[str, int] = {}
-        self._said: dict[str, str] = {}  # What was last heard from an address, or why nothing was heard.
+        self._said: dict[str, str] = {}  # By address: the last response, or the last error.
         self._turn = random.randrange(len(self._endpoints))
         self._hint: str | None = None
 

@@ -931,9 +931,9 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
         A program may have lost the lock without knowing this. Even then, `guarded` transactions do no harm to the next
         holder, and neither do requests to services that compare `lock.fence`. Other writes can do harm. Raises
         LockTimeout after `wait_seconds`. Raises Unavailable if no member has granted a lease within the deadline, or
-        within `wait_seconds` if that is given and longer. Raises WrongContext if the task already holds the lock,
-        because it would wait for ever. If the lock is lost, the block is cancelled, and LeaseLost is raised. Needs
-        feature level 2.
+        within `wait_seconds` if that is given and longer. Raises WrongContext if the task already holds the lock: a
+        task that waits for itself never gets it. If the lock is lost, the block is cancelled, and LeaseLost is raised.
+        Needs feature level 2.
         """
         check_seconds(ttl_seconds=ttl_seconds, wait_seconds=wait_seconds)
         return self._lock_of(None, name, ttl_seconds, wait_seconds)

@@ -155,7 +155,7 @@ class GrpcConnection(HttpCalls[GrpcCall]):
         self._body_bytes = 0
         self._running_bytes = 0
         self._waiting_bytes = 0  # The messages that wait for their handlers have at most so many bytes.
-        self._known: dict[Headers, _CallHead] = {}  # What is known of the header lists of this connection.
+        self._known: dict[Headers, _CallHead] = {}  # The decoded heads of calls, by header list.
 
     def receive(self, data: bytes, now: int) -> None:
         """Take received bytes. `now`: monotonic ns."""

@@ -29,7 +29,7 @@ class OwnLocks:
 
     def check_not_held(self, name: bytes, owner: object) -> None:
         """Raise WrongContext if `owner` (a task or a thread) holds the lock already, because it would wait for itself
-        for ever."""
+        and never get it."""
         if (name, owner) in self._held.values():
             raise WrongContext(
                 f"lock {name!r:.80}: this task or thread holds it already, and would wait for itself for ever: leave "

@@ -73,8 +73,8 @@ watches. So without this exception, the writes of other users could cost a user 
 
 
 class _Allowance:
-    """What is left of the bounds per second of one user: a bucket for requests and a bucket for bytes. A bucket is
-    filled steadily, and never holds more than the bound of one second. A bucket without a bound is not used."""
+    """The requests and the bytes that one user may still use, as two buckets. A bucket is filled steadily, and never
+    holds more than the bound of one second. A bucket without a bound is not used."""
 
     __slots__ = ("at", "byte_count", "limits", "requests")
 

@@ -3,7 +3,7 @@
 DIR/run.json              run id, clocks, and the settings that all processes must share
 DIR/ops/*.record.jsonl    the rows; each file belongs to one process
 DIR/recorders/TOKEN.json  one process: its host, its pid, its bounds, and what it did not record
-DIR/dropped/NN            a part of the keys that no process records any more
+DIR/dropped/NN            a part of the keys that all processes have stopped recording
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class KeyParts:
 
     @property
     def all_dropped(self) -> bool:
-        """Whether nothing is recorded any more."""
+        """True if all parts of the keys were dropped, so that nothing is recorded."""
         return len(self.dropped) == self.count
 
     def is_recorded(self, part: int) -> bool:

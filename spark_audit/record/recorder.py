@@ -393,7 +393,7 @@ class Recorder:
             raise RecordingFailed(f"{self.folder}/recorders cannot be written: {error.strerror}; make room") from error
 
     def _after_fork(self) -> None:
-        """Begin anew in a forked child. Files, open operations and waiting rows belong to the parent."""
+        """Give a forked child a recorder without files: files, open operations and waiting rows are the parent's."""
         if self._parts is not None:
             self._parts.close()
         self._epoch += 1

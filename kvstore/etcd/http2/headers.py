@@ -1,7 +1,7 @@
 """The header lists of HTTP/2: which lists of a client are valid, and how the lists of responses are written.
 
 A list that is written here never uses the table of HPACK (RFC 7541) that both sides share. So the bytes of a list are
-always the same. A client that wants a smaller table is told once that the table has no place (NO_TABLE).
+always the same. If a client lowers the size of its table, the next list begins with NO_TABLE, which sets the size to 0.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class LeaseKeeper(EtcdProgram):
             self.use(term)
 
     def lost(self) -> None:
-        """Forget the lease, because it has ended, or because the program does not renew it any more."""
+        """Forget the lease. It has ended, or the program has stopped renewing it."""
         self.term = None
 
     def _grant(self) -> None:
