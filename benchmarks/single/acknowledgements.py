@@ -23,6 +23,7 @@ from benchmarks.load.plan import SHAPES, Contender, usual_puts
 from benchmarks.load.spec import LoadSpec
 from benchmarks.measure.machine import describe
 from benchmarks.measure.statistics import median
+from benchmarks.single.windows import window_options
 from benchmarks.systems.run import Running, generated, running
 from raft import Acknowledge
 
@@ -34,16 +35,7 @@ _HEAD = "| members | in flight | level | puts/s (least–greatest) | of MAJORITY
 @click.command()
 @click.option("--members", multiple=True, type=click.IntRange(1, 9), help="[default: 3, 5]")
 @click.option("--in-flight", multiple=True, type=click.IntRange(1, 4096), help="[default: 1, 64, 1024]")
-@click.option("--repetitions", type=click.IntRange(1), default=5, show_default=True)
-@click.option(
-    "--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="The length of a window."
-)
-@click.option(
-    "--folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The folder for the data, on the disk that is measured.",
-)
-@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help=f"[default: results/{FILE}]")
+@window_options(FILE)
 def main(
     members: tuple[int, ...],
     in_flight: tuple[int, ...],

@@ -22,6 +22,7 @@ from benchmarks.__main__ import RESULTS, data_folder
 from benchmarks.load.plan import CONTENDERS
 from benchmarks.measure.machine import describe
 from benchmarks.measure.statistics import median
+from benchmarks.single.windows import window_options
 from benchmarks.systems.run import running
 
 WORLDS = ("trio", "asyncio", "threads")
@@ -37,16 +38,7 @@ _HEAD = "| callers | world | calls/s (least–greatest) | client CPU µs/call | 
 
 @click.command()
 @click.option("--callers", multiple=True, type=click.IntRange(1, 4096), help="[default: 1, 16, 64, 256]")
-@click.option("--repetitions", type=click.IntRange(1), default=5, show_default=True)
-@click.option(
-    "--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="The length of a window."
-)
-@click.option(
-    "--folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The folder for the data, on the disk that is measured.",
-)
-@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help=f"[default: results/{FILE}]")
+@window_options(FILE)
 def main(callers: tuple[int, ...], repetitions: int, seconds: float, folder: Path | None, out: Path | None) -> None:
     """Measure the CPU time of a call in three worlds, and write all windows to a file.
 

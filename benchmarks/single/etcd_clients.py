@@ -20,7 +20,7 @@ from benchmarks.__main__ import RESULTS, data_folder
 from benchmarks.load.plan import SHAPES, Contender, usual_puts
 from benchmarks.load.spec import LoadSpec
 from benchmarks.measure.machine import describe
-from benchmarks.single.windows import measure_window, table_of_pairs
+from benchmarks.single.windows import measure_window, table_of_pairs, window_options
 from benchmarks.systems.run import Running, etcd_version, missing, running
 
 WARMUP_SECONDS = 0.5
@@ -32,17 +32,8 @@ _ETCD = Contender("etcd", "etcd", "lean")
 @click.command()
 @click.option("--in-flight", multiple=True, type=click.IntRange(1, 4096), help="[default: 1, 16, 64, 256, 1024]")
 @click.option("--work", "works", multiple=True, type=click.Choice(WORKS), help="[default: both]")
-@click.option("--repetitions", type=click.IntRange(1), default=3, show_default=True)
-@click.option(
-    "--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="The length of a window."
-)
 @click.option("--option", "options", multiple=True, help="A further option of `hwm serve`.")
-@click.option(
-    "--folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The folder for the data, on the disk that is measured.",
-)
-@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help=f"[default: results/{FILE}]")
+@window_options(FILE, repetitions=3)
 def main(
     in_flight: tuple[int, ...],
     works: tuple[str, ...],

@@ -22,7 +22,7 @@ from benchmarks.__main__ import RESULTS, data_folder
 from benchmarks.load.plan import Contender, usual_puts
 from benchmarks.load.spec import LoadSpec
 from benchmarks.measure.machine import describe
-from benchmarks.single.windows import measure_window, table_of_pairs
+from benchmarks.single.windows import measure_window, table_of_pairs, window_options
 from benchmarks.systems.run import Running, running
 
 WARMUP_SECONDS = 0.5
@@ -33,16 +33,7 @@ FILE = "tls.json"
 @click.option("--members", type=click.IntRange(1, 9), default=3, show_default=True)
 @click.option("--in-flight", multiple=True, type=click.IntRange(1, 4096), help="[default: 1, 64, 256, 1024]")
 @click.option("--generator", "generators", multiple=True, type=click.Choice(["lean", "client"]), help="[default: both]")
-@click.option("--repetitions", type=click.IntRange(1), default=5, show_default=True)
-@click.option(
-    "--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="The length of a window."
-)
-@click.option(
-    "--folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The folder for the data, on the disk that is measured.",
-)
-@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help=f"[default: results/{FILE}]")
+@window_options(FILE)
 def main(
     members: int,
     in_flight: tuple[int, ...],

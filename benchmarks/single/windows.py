@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
 
 from benchmarks.load.plan import SHAPES
 from benchmarks.load.spec import LoadSpec
@@ -12,6 +15,32 @@ from benchmarks.measure.statistics import median
 from benchmarks.systems.run import Running
 
 Row = dict[str, Any]
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+
+def window_options(file: str, repetitions: int = 5) -> Callable[[CommandT], CommandT]:
+    """The options of a command that measures windows, and writes them to `file` among the results."""
+    options = (
+        click.option("--repetitions", type=click.IntRange(1), default=repetitions, show_default=True),
+        click.option(
+            "--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="The length of a window."
+        ),
+        click.option(
+            "--folder",
+            type=click.Path(path_type=Path, file_okay=False),
+            help="The folder for the data, on the disk that is measured.",
+        ),
+        click.option(
+            "--json", "out", type=click.Path(path_type=Path, dir_okay=False), help=f"[default: results/{file}]"
+        ),
+    )
+
+    def add(command: CommandT) -> CommandT:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
 def measure_window(cluster: Running, spec: LoadSpec, repetition: int, in_flight: int) -> Row:
