@@ -17,7 +17,7 @@ from kvstore.etcd.http2.connection import (
 )
 from kvstore.etcd.http2.engine import CONTINUATIONS_MAX, EngineConnection
 from kvstore.etcd.http2.headers import encode_headers
-from tests.kvstore.etcd.http2_sequences import USUAL, are_alike, frame, play, play_pieces
+from tests.kvstore.etcd.http2.sequences import USUAL, are_alike, frame, play, play_pieces
 
 BLOCK = encode_headers(tuple(USUAL))
 CALLS = ((b":status", b"200"),)

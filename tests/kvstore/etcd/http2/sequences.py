@@ -1,6 +1,6 @@
 """Random conversations of an HTTP/2 client with a server: mostly right, sometimes wrong, sometimes hostile.
 
-`python -m tests.kvstore.etcd.http2_sequences FIRST COUNT [STEPS]` plays many of them to both implementations of a
+`python -m tests.kvstore.etcd.http2.sequences FIRST COUNT [STEPS]` plays many of them to both implementations of a
 connection.
 """
 
