@@ -20,8 +20,9 @@ from kvstore.access.credentials import Credentials, credentials_of
 from kvstore.client.client import DEADLINE_SECONDS_DEFAULT, Client
 from kvstore.client.dial import dialer_of
 from kvstore.client.loop_binding import check_in_trio
+from kvstore.etcd import HTTP2
 from kvstore.limits import FEATURE_LEVEL_MAX, ServiceLimits
-from kvstore.member.config import HTTP2, MemberConfig
+from kvstore.member.config import MemberConfig
 from kvstore.member.joining import join_config_of
 from kvstore.member.member import STOP_SECONDS_MAX, RunningMember, run_member
 from kvstore.package_check import check_not_shadowed

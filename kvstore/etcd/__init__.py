@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from kvstore.errors import StoreError
 
+HTTP2 = ("engine", "library")
+"""The implementations of HTTP/2: the one of this project, and the library h2."""
+
 
 class EtcdNotInstalled(StoreError):
     """A library of the port for etcd's clients is not installed. `library`: the name of its package for pip."""

@@ -23,6 +23,12 @@ UNSENT_BYTES_MAX = 4 << 20
 """The greatest number of bytes that a stream may keep for a client that does not read. At this bound, the handler waits
 for room."""
 
+TURN_SECONDS = 0.25
+"""The interval at which deadlines are checked."""
+
+TURNS_PER_TICK = 4
+"""A tick is a second."""
+
 
 class LongResponse(NamedTuple):
     """A response that was made in parts, because the whole in one step would stop the member for too long. `message`:

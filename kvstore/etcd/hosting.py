@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from kvstore.client.watches.watch_stream import WatchStream
 from kvstore.etcd.backend import Backend, Context, Facts
-from kvstore.etcd.call import EtcdCall
+from kvstore.etcd.call import TURN_SECONDS, TURNS_PER_TICK, EtcdCall
 from kvstore.etcd.coroutines import Abort, Resume
 from kvstore.etcd.errors import COMPACTED, FUTURE_REVISION, Status, unimplemented
 from kvstore.etcd.grpc import GrpcConnection
 from kvstore.etcd.handlers import begin
 from kvstore.etcd.http2.engine import EngineConnection
-from kvstore.etcd.port import TURN_SECONDS, TURNS_PER_TICK, MemberFacts
+from kvstore.etcd.member_facts import MemberFacts
 from kvstore.etcd.range_gate import RangeGate
 from kvstore.etcd.renewer import Renewer
 from kvstore.etcd.schema import METHODS, Message, Method, make, message_class

@@ -18,31 +18,22 @@ from typing import Any
 import trio
 
 from kvstore.client.pump import Dialer, now_ns
-from kvstore.etcd.backend import Context, Facts, number_of
-from kvstore.etcd.call import STREAM_REQUESTS_MAX, EtcdCall
+from kvstore.etcd.backend import Context, Facts
+from kvstore.etcd.call import STREAM_REQUESTS_MAX, TURN_SECONDS, TURNS_PER_TICK, EtcdCall
 from kvstore.etcd.coroutines import RunningHandler, Wait
 from kvstore.etcd.errors import INVALID_TOKEN, STOPPED, EtcdError, error_of
 from kvstore.etcd.gateway import METHODS_OF_HTTP, GatewayConnection, health_page, version_page
 from kvstore.etcd.grpc import GrpcConnection
 from kvstore.etcd.handlers import begin
+from kvstore.etcd.http2.choice import connection_maker
 from kvstore.etcd.http2.connection import PREFACE
-from kvstore.etcd.http2.engine import EngineConnection
-from kvstore.etcd.http2.library import LibraryConnection
 from kvstore.etcd.http_calls import HttpCalls
 from kvstore.etcd.identities import Identities, Identity
 from kvstore.etcd.range_gate import RangeGate
 from kvstore.etcd.services.watch import Tick
-from kvstore.monitoring.health import quorum_problem
-from kvstore.store.machine import KvMachine
-from raft import Node
 from raft.runtime import receive_at_once, send_at_once
 
 logger = logging.getLogger("kvstore.etcd")
-
-IMPLEMENTATIONS: dict[str, type[EngineConnection | LibraryConnection]] = {
-    "engine": EngineConnection,
-    "library": LibraryConnection,
-}
 
 SLICE_NS = 2_000_000
 """The time of one slice of work, after which all other tasks of the member run once."""
@@ -78,49 +69,6 @@ a read costs the same for one byte as for a whole request."""
 PAGE_PAUSE_SECONDS = 0.002
 """The least pause of ranges that wait for their turns: all other tasks of the member run meanwhile."""
 
-TURN_SECONDS = 0.25
-"""The interval at which deadlines are checked."""
-
-TURNS_PER_TICK = 4
-"""A tick is a second."""
-
-
-class MemberFacts:
-    """The present state of a member. Implements `Facts`."""
-
-    def __init__(self, node: Node, machine: KvMachine, own_address: str, *, has_tls: bool) -> None:
-        self._node, self._machine = node, machine
-        self.raft_cluster_id = node.identity.cluster_id
-        self.cluster_id = int.from_bytes(self.raft_cluster_id[:8]) or 1
-        self.member_id = number_of(self.raft_cluster_id, node.identity.node_id)
-        self.own_address, self.scheme = own_address, "https" if has_tls else "http"
-
-    @property
-    def term(self) -> int:
-        """The term of this member."""
-        return self._node.core.term
-
-    @property
-    def revision(self) -> int:
-        """The revision that the member has applied."""
-        return self._machine.revision
-
-    @property
-    def leader_id(self) -> str | None:
-        """The leader that this member knows."""
-        return self._node.core.leader_id
-
-    @property
-    def is_leader(self) -> bool:
-        """True if this member leads."""
-        return self._node.core.leading_term is not None
-
-    @property
-    def readiness_problem(self) -> str | None:
-        """Why the member is not ready to serve; None if it is ready."""
-        core = self._node.core
-        return quorum_problem(self._node.status(), core.term_at(core.commit_index))
-
 
 class _Connection:
     """One connection of a client."""
@@ -154,7 +102,7 @@ class EtcdPort:
     """Serves connections that speak HTTP. `dial` reaches the own member at `facts.own_address`, and all others."""
 
     def __init__(self, facts: Facts, dial: Dialer, *, is_loopback: bool, http2: str = "engine") -> None:
-        self._http2 = IMPLEMENTATIONS[http2]
+        self._http2 = connection_maker(http2)
         self._facts, self._dial, self._is_loopback = facts, dial, is_loopback
         self._identities: Identities | None = None
         self._connections: dict[_Connection, None] = {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvstore.errors import StoreError
+from kvstore.etcd import HTTP2
 from kvstore.limits import FEATURE_LEVEL_MAX, FEATURE_LEVELS, ServiceLimits
 from kvstore.member.joining import JoinConfig
 from kvstore.member.named import NamedConfig
@@ -14,9 +15,6 @@ from kvstore.protocol.addresses import parse_address
 from kvstore.tls import MemberTls
 from raft import Configuration, InvalidConfiguration, Member, RaftConfig
 from storage import Files, StorageLimits
-
-HTTP2 = ("engine", "library")
-"""The implementations of HTTP/2 for etcd's clients: the one of this project, and the library h2."""
 
 
 class NotAMember(StoreError):

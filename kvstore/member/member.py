@@ -256,7 +256,9 @@ def _etcd_port(
 ) -> EtcdPort:
     """Return the port for etcd's clients. The port has clients of its own, which reach this member without a network
     socket."""
-    from kvstore.etcd.port import EtcdPort, MemberFacts  # Loaded only if etcd's clients are served.
+    # Loaded only if etcd's clients are served.
+    from kvstore.etcd.member_facts import MemberFacts
+    from kvstore.etcd.port import EtcdPort
 
     address = address_of(listeners.clients)
     near_addresses = {IN_PROCESS_ADDRESS, own.client_address, address}

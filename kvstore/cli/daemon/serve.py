@@ -18,6 +18,7 @@ from kvstore.cli.options.tls import client_tls, join_tls_options, member_tls, me
 from kvstore.cli.options.user import USER_OPTIONS, client_user, read_password_file
 from kvstore.cli.output import OPERATION, say
 from kvstore.errors import InvalidAddress
+from kvstore.etcd import HTTP2
 from kvstore.limits import (
     FEATURE_LEVEL_MAX,
     FEATURE_LEVEL_MIN,
@@ -25,7 +26,7 @@ from kvstore.limits import (
     AdmissionLimits,
     ServiceLimits,
 )
-from kvstore.member.config import HTTP2, MemberConfig
+from kvstore.member.config import MemberConfig
 from kvstore.member.folder import initialize_folder
 from kvstore.member.joining import JoinConfig, join_config_of, make_joining_folder
 from kvstore.monitoring.log_format import start_logging

@@ -12,10 +12,10 @@ import pytest
 import trio
 
 from kvstore import EmbeddedStore, open_node
+from kvstore.etcd import HTTP2
+from kvstore.etcd.http2.choice import connection_maker
 from kvstore.etcd.http2.connection import HttpBounds, HttpConnection
-from kvstore.etcd.port import IMPLEMENTATIONS
 from kvstore.etcd.schema import Message, make
-from kvstore.member.config import HTTP2
 from tests.kvstore.etcd.grpc_client import GrpcClient, grpc_client
 
 TEST_SECONDS_MAX = 30.0
@@ -66,7 +66,7 @@ def http2(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 def http_connection(bounds: HttpBounds | None = None) -> HttpConnection:
     """A connection of the implementation that the test uses."""
-    return IMPLEMENTATIONS[_http2](bounds)
+    return connection_maker(_http2)(bounds)
 
 
 @asynccontextmanager
