@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Self, TypeVar
 
@@ -30,8 +31,8 @@ ItemT = TypeVar("ItemT")
 class TransactionBuilder:
     """Collects the comparisons and operations of a transaction. The operations run in order, as one change.
 
-    If a program drops an object that has collected something, and that was never committed, a ResourceWarning names the
-    line. (Python hides this kind of warning, unless it runs with `-X dev` or `-W default`; pytest shows it.)
+    If a program drops an object that has collected an operation, and that was never committed, a ResourceWarning names
+    the line. (Python hides this kind of warning, unless it runs with `-X dev` or `-W default`; pytest shows it.)
     """
 
     def __init__(self) -> None:
@@ -57,13 +58,15 @@ class TransactionBuilder:
 
     def put(self, key: Text, value: Text, *, lease: LeaseHandle | int | None = None) -> Self:
         """Add a put."""
-        return self.then(
-            Put(as_bytes(key), as_bytes(value), lease.id if isinstance(lease, LeaseHandle) else lease or 0)
-        )
+        with self._wrong_types_told_once():
+            put = Put(as_bytes(key), as_bytes(value), lease.id if isinstance(lease, LeaseHandle) else lease or 0)
+        return self.then(put)
 
     def delete(self, key: Text) -> Self:
         """Add a delete."""
-        return self.then(Delete(as_bytes(key)))
+        with self._wrong_types_told_once():
+            delete = Delete(as_bytes(key))
+        return self.then(delete)
 
     def inner(self) -> Txn:
         """The collected transaction, as an operation of a guarding transaction."""
@@ -77,13 +80,19 @@ class TransactionBuilder:
     def _collect(
         self, kept: list[ItemT], check: Callable[[tuple[ItemT, ...]], tuple[ItemT, ...]], items: tuple[ItemT, ...]
     ) -> None:
-        try:
+        with self._wrong_types_told_once():
             kept += check(items)
-        except TypeError:
-            self._commits()  # The error says enough.
-            raise
-        if self._alarm is None and items:
+        if self._alarm is None and (self._success or self._failure):
             self._alarm = Alarm(self, self._begun_by(), self._compares, self._success, self._failure)
+
+    @contextmanager
+    def _wrong_types_told_once(self) -> Iterator[None]:
+        """Look at what the program has given. A TypeError says enough, so no warning follows it."""
+        try:
+            yield
+        except TypeError:
+            self._commits()
+            raise
 
     def _commits(self) -> None:
         """Note that the program has not forgotten this transaction."""

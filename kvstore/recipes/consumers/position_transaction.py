@@ -45,11 +45,15 @@ class PositionBuilder(TransactionBuilder):
 
     def add(self, key: Text, delta: int = 1) -> Self:
         """Add an operation that adds to a decimal number."""
-        return self.then(Add(as_bytes(key), delta))
+        with self._wrong_types_told_once():
+            add = Add(as_bytes(key), delta)
+        return self.then(add)
 
     def append(self, prefix: Text, value: Text) -> Self:
         """Add an append."""
-        return self.then(Append(as_bytes(prefix), as_bytes(value)))
+        with self._wrong_types_told_once():
+            append = Append(as_bytes(prefix), as_bytes(value))
+        return self.then(append)
 
     @property
     def operations(self) -> tuple[Txn, ...]:

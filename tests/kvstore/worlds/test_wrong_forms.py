@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import traceback
+import warnings
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -383,6 +384,43 @@ async def test_a_transaction_that_has_nothing_or_was_committed_is_not_reported(c
         await record.transaction().put("a", "1").commit()
         with pytest.raises(PositionConflict):
             await record.transaction().put("a", "2").commit()
+    gc.collect()
+
+
+@in_each_world
+async def test_a_wrong_type_in_a_transaction_is_told_once(client: Any, name: str) -> None:
+    """No warning about the dropped transaction follows the error."""
+    is_new = Compare("a", Target.VERSION, Comparison.EQUAL, 0)
+    wrong: list[Callable[[Any], Any]] = [
+        lambda begun: begun.put("a", "1").put("b", 1),
+        lambda begun: begun.put("a", "1").delete(1),
+        lambda begun: begun.put("a", "1").then("b"),
+        lambda begun: begun.when(is_new).put("a", 1),
+        lambda begun: begun.when(is_new).then(Put("a", 1)),  # type: ignore[arg-type]
+    ]
+    wrong_in_consumer: list[Callable[[Any], Any]] = [
+        *wrong,
+        lambda begun: begun.put("a", "1").add(1),
+        lambda begun: begun.put("a", "1").append("b", 1),
+    ]
+    with warnings.catch_warnings(record=True, action="always", category=ResourceWarning) as told:
+        for call in wrong:
+            await refuse_type(lambda call=call: call(client.when()))  # type: ignore[misc]
+        async with client.lock(name) as lock:
+            for call in wrong:
+                await refuse_type(lambda call=call: call(lock.guarded()))  # type: ignore[misc]
+        await client.put(name + "record", "1")
+        async with client.consume(name, group=name.replace("/", "-"), from_revision=1) as consumer:
+            record = await anext(consumer)
+            for call in wrong_in_consumer:
+                await refuse_type(lambda call=call: call(record.transaction()))  # type: ignore[misc]
+    assert [str(each.message) for each in told if "never committed" in str(each.message)] == []
+
+
+async def refuse_type(make: Callable[[], Any]) -> None:
+    """Make an object that refuses what it is given, and that nobody keeps."""
+    with pytest.raises(TypeError):
+        await settled(make())
     gc.collect()
 
 
