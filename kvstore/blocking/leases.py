@@ -16,7 +16,7 @@ from kvstore.event_loop import LoopEvent
 from kvstore.protocol.results import KeyRecord, TxnResult
 from kvstore.protocol.text import Text
 from kvstore.recipes.election import Election, Leadership
-from kvstore.recipes.guarded_transaction import GuardedBuilder, GuardedTransaction, Transaction, TransactionBuilder
+from kvstore.recipes.guarded_transaction import GuardedBuilder, TransactionBuilder
 from kvstore.recipes.lease import Lease, LeaseHandle
 from kvstore.recipes.lock import Lock
 from kvstore.recipes.store import KeyStore
@@ -80,8 +80,7 @@ class BlockingPlainTransaction(TransactionBuilder):
     def commit(self, *, deadline_seconds: float | None = None) -> TxnResult:
         """Carry out the transaction. The `succeeded` of the result is true if all comparisons of `when` held."""
         txn = self.inner()
-        whole = Transaction(self._store).when(*txn.compares).then(*txn.success).otherwise(*txn.failure)
-        return finish(whole.commit(deadline_seconds=deadline_seconds))
+        return finish(self._store.txn(txn.compares, txn.success, txn.failure, deadline_seconds=deadline_seconds))
 
 
 class BlockingGuardedTransaction(GuardedBuilder):
@@ -97,9 +96,8 @@ class BlockingGuardedTransaction(GuardedBuilder):
 
         The `succeeded` of the result is true if all comparisons of `when` held.
         """
-        txn, guarded = self.inner(), GuardedTransaction(self._store, self._key, self._fence, self._lost)
-        guarded.when(*txn.compares).then(*txn.success).otherwise(*txn.failure)
-        return finish(guarded.commit(deadline_seconds=deadline_seconds))
+        commit = self._store.txn((self.guard(),), (self.inner(),), deadline_seconds=deadline_seconds)
+        return self.read(finish(commit))
 
 
 class BlockingLock(HeldFace[Lock]):
