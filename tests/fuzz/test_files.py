@@ -37,7 +37,6 @@ from storage.wal.recovery import Recovered, recover_log
 from storage.wal.segment import HEADER_BYTES
 from tests.fuzz.campaign import RecordProperty, campaign, sizes
 from tests.fuzz.structures import Structures
-from tests.kvstore.conftest import quick_folder
 from tests.kvstore.support.machine_fixture import Fed
 from tests.storage.support.builders import (
     CONFIGURATION,
@@ -56,8 +55,6 @@ from tests.storage.support.builders import (
     write,
 )
 from tests.storage.support.power_loss_files import PowerLossFiles
-
-__all__ = ["quick_folder"]
 
 LIMITS = StorageLimits(segment_bytes_max=700, ballast_bytes=0)
 MANY = 1 << 40
@@ -463,10 +460,10 @@ def read_sealed(files: PowerLossFiles, path: str, number: int) -> bool:
 
 @sizes
 def test_a_backup_whose_bytes_changed_is_what_was_saved_or_refused(
-    inputs: int, record_property: RecordProperty, quick_folder: Path
+    inputs: int, record_property: RecordProperty, tmp_path: Path
 ) -> None:
     outcomes: Counter[str] = Counter()
-    path = quick_folder / "saved"
+    path = tmp_path / "saved"
     with campaign(record_property, surface="backup files, bytes", seed=47, inputs=inputs) as random:
         structures = Structures(random)
         data = a_backup()
@@ -481,10 +478,10 @@ def test_a_backup_whose_bytes_changed_is_what_was_saved_or_refused(
 
 @sizes
 def test_a_backup_of_any_content_under_right_checksums_is_read_or_refused(
-    inputs: int, record_property: RecordProperty, quick_folder: Path
+    inputs: int, record_property: RecordProperty, tmp_path: Path
 ) -> None:
     outcomes: Counter[str] = Counter()
-    path = quick_folder / "saved"
+    path = tmp_path / "saved"
     with campaign(record_property, surface="backup files, content", seed=48, inputs=inputs) as random:
         structures = Structures(random)
         data = a_backup()

@@ -1,4 +1,4 @@
-"""Folders for tests that need a real disk but do not test the disk."""
+"""The folders of the tests of the store, and their clean-up."""
 
 from __future__ import annotations
 
@@ -14,17 +14,9 @@ MEMORY = Path("/dev/shm")
 
 
 @pytest.fixture
-def quick_folder() -> Iterator[Path]:
-    """A folder in memory, if the machine has one. A sync of this folder costs nothing, so a test may sync it a thousand
-    times."""
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
-        yield Path(folder)
-
-
-@pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """The folder of a test of the store, in memory too. Hundreds of tests start members, which sync each write. The
-    syncs of a disk are tested in tests/storage, and members on a disk in tests/process."""
+    """The folder of a test of the store, in memory if the machine has such a folder. Hundreds of tests start members,
+    which sync each write. The syncs of a disk are tested in tests/storage, and members on a disk in tests/process."""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         yield Path(folder)
 

@@ -52,16 +52,16 @@ def snapshot_of(folder: Path) -> Path:
 
 
 @pytest.fixture
-def saved(quick_folder: Path) -> Path:
+def saved(tmp_path: Path) -> Path:
     """A snapshot with three keys, of which one was removed, and a session with a kept result."""
-    cluster = Cluster(quick_folder, 1)
+    cluster = Cluster(tmp_path / "saved", 1)
     client = cluster.client()
     for key in (b"a", b"b", b"c"):
         client.do(Put(key, key * 3))
     node = cluster.hosts["s1"].node
     node.snapshot_now()
     cluster.settle()
-    return snapshot_of(quick_folder / "s1")
+    return snapshot_of(tmp_path / "saved" / "s1")
 
 
 def restored_machine(folder: Path) -> KvMachine:
@@ -168,9 +168,9 @@ def test_the_revision_leaps_if_that_is_asked_for_and_is_another_cluster_then(sav
     assert leapt.identity.cluster_id != plain.identity.cluster_id
 
 
-def test_at_level_2_no_revision_of_the_old_cluster_is_used_again(quick_folder: Path, tmp_path: Path) -> None:
+def test_at_level_2_no_revision_of_the_old_cluster_is_used_again(tmp_path: Path) -> None:
     """A fence never repeats. A watch of the old cluster is informed that its revision is gone."""
-    cluster = Cluster(quick_folder, 1)
+    cluster = Cluster(tmp_path, 1)
     client = cluster.client()
     client.do(RaiseFeatureLevel(2))
     client.do(LeaseGrant(7, 60 * SECOND_NS))
@@ -181,7 +181,7 @@ def test_at_level_2_no_revision_of_the_old_cluster_is_used_again(quick_folder: P
     old = cluster.hosts["s1"].machine
     assert len(old.history) == 2
 
-    restored = restore_folder(config(tmp_path / "new"), snapshot_of(quick_folder / "s1"))
+    restored = restore_folder(config(tmp_path / "new"), snapshot_of(tmp_path / "s1"))
     machine = restored_machine(tmp_path / "new")
 
     assert machine.revision == restored.revision == old.revision + REVISION_LEAP
@@ -362,9 +362,9 @@ async def test_a_snapshot_that_is_replaced_while_it_is_read_is_begun_anew(
     assert path.stat().st_size == saved.size_bytes
 
 
-def test_a_member_that_lags_behind_gives_no_older_state_instead(quick_folder: Path) -> None:
+def test_a_member_that_lags_behind_gives_no_older_state_instead(tmp_path: Path) -> None:
     """The member reports its revision, and builds a snapshot as soon as it has the requested revision."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     leader = cluster.leader()
     lagging = next(node_id for node_id in cluster.hosts if node_id != leader)
     client = cluster.client(ttl_ns=0)
@@ -381,12 +381,12 @@ def test_a_member_that_lags_behind_gives_no_older_state_instead(quick_folder: Pa
     assert client.ask(request).fields[0::2] == (None, True)
     name, size_bytes, data = client.ask(request).fields
     assert len(data) == size_bytes
-    assert (quick_folder / lagging / "groups/0/snapshots" / name).read_bytes() == data
+    assert (tmp_path / lagging / "groups/0/snapshots" / name).read_bytes() == data
 
 
-def test_a_member_says_why_it_gave_a_build_up_until_it_is_asked_for_another(quick_folder: Path) -> None:
+def test_a_member_says_why_it_gave_a_build_up_until_it_is_asked_for_another(tmp_path: Path) -> None:
     """While a caller waits for the snapshot, an operator can make room on the disk."""
-    cluster = Cluster(quick_folder, 1)
+    cluster = Cluster(tmp_path, 1)
     client = cluster.client(ttl_ns=0)
     client.do(Put(b"k", b"v"))
     host = cluster.hosts["s1"]
@@ -403,8 +403,8 @@ def test_a_member_says_why_it_gave_a_build_up_until_it_is_asked_for_another(quic
     assert client.ask(look).fields[0] is not None
 
 
-def test_only_the_newest_snapshot_is_read_whatever_name_is_asked_for(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 1)
+def test_only_the_newest_snapshot_is_read_whatever_name_is_asked_for(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 1)
     client = cluster.client(ttl_ns=0)
     for name in ("../../../meta", "/etc/passwd", "0000000000000009-0000000000000001.snap"):
         assert client.ask(snapshot_request("s1:1", name)).fields[0] is None
@@ -418,8 +418,8 @@ def test_the_request_has_these_bytes_for_all_time() -> None:
 @pytest.mark.parametrize(
     "items", [[], [None, 0, 0, 0], [None, -1, 0, 0, True], [b"n", 0, 0, 0, True], [None, 0, 0, 0, 1]]
 )
-def test_a_request_that_makes_no_sense_ends_its_connection(quick_folder: Path, items: list[object]) -> None:
-    client = RawClient(Cluster(quick_folder, 1))
+def test_a_request_that_makes_no_sense_ends_its_connection(tmp_path: Path, items: list[object]) -> None:
+    client = RawClient(Cluster(tmp_path, 1))
     client.send(frame(encode_item([1, 7, *items])))
 
     assert client.is_closed
@@ -427,8 +427,8 @@ def test_a_request_that_makes_no_sense_ends_its_connection(quick_folder: Path, i
         decode_response(client.bodies.pop())
 
 
-def test_a_page_has_at_most_a_mebibyte_and_never_more_than_is_asked_for(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 1)
+def test_a_page_has_at_most_a_mebibyte_and_never_more_than_is_asked_for(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 1)
     client = cluster.client(ttl_ns=0)
     for number in range(3):
         client.do(Put(b"%d" % number, bytes(800_000)))

@@ -23,14 +23,14 @@ def hwm(*arguments: str | Path) -> Result:
 
 
 @pytest.fixture
-def folder(quick_folder: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     """The folder of a member that was killed after a few puts."""
-    cluster = Cluster(quick_folder, 1)
+    cluster = Cluster(tmp_path, 1)
     client = cluster.client(ttl_ns=0)
     for number in range(20):
         client.do(Put(b"k%d" % number, bytes(100)))
     cluster.kill("s1")
-    return quick_folder / "s1"
+    return tmp_path / "s1"
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -46,9 +46,9 @@ def a_peer(node_id: str, match_index: int, state: str = "replicate", *, in_sync:
 
 
 @pytest.fixture
-def leader(quick_folder: Path) -> MemberStatus:
+def leader(tmp_path: Path) -> MemberStatus:
     """The status of an idle leader."""
-    host = Cluster(quick_folder, 1).hosts["s1"]
+    host = Cluster(tmp_path, 1).hosts["s1"]
     found = status_of(host.node, host.machine)
     marks = dict.fromkeys(("last_applied", "commit_index", "durable_index", "last_index"), 1_000_000)
     return replace(found, role="leader", term=7, low_watermark=999_000, revision=5_000, **marks)  # type: ignore[arg-type]

@@ -70,8 +70,8 @@ def fate(client: SimClient, entry: Accepted, wait_ms: int = 0) -> EntryFate:
     return read_fate(client.ask(outcome_request(entry.index, entry.term, wait_ms=wait_ms)))
 
 
-def test_each_level_has_its_own_answer(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 3)
+def test_each_level_has_its_own_answer(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 3)
     client = cluster.client()
 
     assert read_in_sync(client.ask(put(b"a", Acknowledge.IN_SYNC)), _read_put) == PutResult(2, None, ("s1", "s2", "s3"))
@@ -83,14 +83,14 @@ def test_each_level_has_its_own_answer(quick_folder: Path) -> None:
     assert fate(client, entry) is EntryFate.COMMITTED
 
 
-def test_the_usual_level_has_the_usual_bytes(quick_folder: Path) -> None:
+def test_the_usual_level_has_the_usual_bytes(tmp_path: Path) -> None:
     """A write of level MAJORITY is encoded without a level, so an older member can read the request."""
     request = command_request(Put(b"k", b"v"), Acknowledge.MAJORITY)
     assert encode_request(7, request) == encode_request(7, command_request(Put(b"k", b"v")))
 
 
-def test_a_write_that_only_the_leader_has_is_accepted_and_not_visible(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 3)
+def test_a_write_that_only_the_leader_has_is_accepted_and_not_visible(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 3)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
     cluster.cut = set(others(cluster))
@@ -104,8 +104,8 @@ def test_a_write_that_only_the_leader_has_is_accepted_and_not_visible(quick_fold
     assert value_of(client, b"k") == b"value"
 
 
-def test_an_accepted_write_that_an_election_cuts_is_lost_and_told_so(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 3)
+def test_an_accepted_write_that_an_election_cuts_is_lost_and_told_so(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 3)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
     old = cluster.leader()
@@ -118,10 +118,10 @@ def test_an_accepted_write_that_an_election_cuts_is_lost_and_told_so(quick_folde
     assert value_of(client, b"lost") is None
 
 
-def test_an_entry_beyond_the_end_of_the_new_leaders_log_is_lost_without_further_writes(quick_folder: Path) -> None:
+def test_an_entry_beyond_the_end_of_the_new_leaders_log_is_lost_without_further_writes(tmp_path: Path) -> None:
     """The terms of a log never fall. So if a committed entry at a lower index has the new term, the uncommitted entry
     is lost."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
     old = cluster.leader()
@@ -132,8 +132,8 @@ def test_an_entry_beyond_the_end_of_the_new_leaders_log_is_lost_without_further_
     assert {fate(client, entry, wait_ms=1_000) for entry in entries} == {EntryFate.LOST}
 
 
-def test_an_outcome_that_stays_open_is_answered_after_the_wait(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 3)
+def test_an_outcome_that_stays_open_is_answered_after_the_wait(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 3)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
     term = cluster.hosts[cluster.leader()].node.core.term
@@ -142,9 +142,9 @@ def test_an_outcome_that_stays_open_is_answered_after_the_wait(quick_folder: Pat
     assert 0.7 <= (cluster.now - began) / SECOND <= 0.9
 
 
-def test_a_wait_that_is_longer_than_the_patience_of_the_client_does_not_end_its_connection(quick_folder: Path) -> None:
+def test_a_wait_that_is_longer_than_the_patience_of_the_client_does_not_end_its_connection(tmp_path: Path) -> None:
     """The member answers pings, so the client knows that the member is alive."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
     connections = dict(client.connections)
@@ -160,8 +160,8 @@ def test_a_wait_that_is_longer_than_the_patience_of_the_client_does_not_end_its_
     assert read_fate(client._response(ticket, 1)) is EntryFate.OPEN
 
 
-def test_in_sync_waits_once_for_a_dead_member_and_not_for_ever(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 3)
+def test_in_sync_waits_once_for_a_dead_member_and_not_for_ever(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 3)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
     dead = others(cluster)[0]
@@ -176,8 +176,8 @@ def test_in_sync_waits_once_for_a_dead_member_and_not_for_ever(quick_folder: Pat
     assert first.acknowledged_by == second.acknowledged_by == tuple(sorted(cluster.hosts))
 
 
-def test_with_too_few_in_sync_a_write_is_refused_and_a_read_goes_on(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 3)
+def test_with_too_few_in_sync_a_write_is_refused_and_a_read_goes_on(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 3)
     client = at_level_2(cluster, min_in_sync=3)
     client.ask(put(b"a", Acknowledge.IN_SYNC))
     cluster.kill(others(cluster)[0])
@@ -195,9 +195,9 @@ def test_with_too_few_in_sync_a_write_is_refused_and_a_read_goes_on(quick_folder
     client.do(Put(b"c", b"1"))  # A write of level MAJORITY needs only a majority.
 
 
-def test_a_write_that_too_few_hold_in_the_end_has_its_result_and_a_warning(quick_folder: Path) -> None:
+def test_a_write_that_too_few_hold_in_the_end_has_its_result_and_a_warning(tmp_path: Path) -> None:
     """The member leaves the set of members in sync after the entry was appended, so the write cannot be undone."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     client = at_level_2(cluster, min_in_sync=3)
     client.ask(put(b"a", Acknowledge.IN_SYNC))
     cluster.kill(others(cluster)[0])
@@ -212,19 +212,19 @@ def test_a_write_that_too_few_hold_in_the_end_has_its_result_and_a_warning(quick
     assert value_of(client, b"b") == b"value"
 
 
-def test_a_write_that_the_store_refuses_is_refused_at_level_in_sync_too(quick_folder: Path) -> None:
+def test_a_write_that_the_store_refuses_is_refused_at_level_in_sync_too(tmp_path: Path) -> None:
     """A refused write has no effect, so no member needs a copy."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     client = at_level_2(cluster, min_in_sync=3, quota_bytes=1)
     cluster.kill(others(cluster)[0])
     with pytest.raises(QuotaExceeded):
         client.ask(put(b"b", Acknowledge.IN_SYNC))
 
 
-def test_a_repeated_write_of_level_in_sync_is_carried_out_once_and_acknowledged_by_all(quick_folder: Path) -> None:
+def test_a_repeated_write_of_level_in_sync_is_carried_out_once_and_acknowledged_by_all(tmp_path: Path) -> None:
     """The answer was lost with the connection. A kept result does not prove any copies, so the repeated request waits
     again."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
     slow = others(cluster)[0]
@@ -241,8 +241,8 @@ def test_a_repeated_write_of_level_in_sync_is_carried_out_once_and_acknowledged_
     assert cluster.hosts[cluster.leader()].machine.revision == revision
 
 
-def test_level_none_is_not_answered_even_if_it_is_refused(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 3)
+def test_level_none_is_not_answered_even_if_it_is_refused(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 3)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
     for number in range(3 * SILENT_REQUESTS_MAX):
@@ -253,9 +253,9 @@ def test_level_none_is_not_answered_even_if_it_is_refused(quick_folder: Path) ->
     assert all(not host.node.open_requests for host in cluster.hosts.values())
 
 
-def test_unread_requests_of_level_none_are_bounded(quick_folder: Path) -> None:
+def test_unread_requests_of_level_none_are_bounded(tmp_path: Path) -> None:
     """While a member reads no bytes, a client sends at most as many bytes as the bound allows."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
     (connection,) = [each for each in client.core._connections.values() if each.address == f"{cluster.leader()}:1"]
@@ -266,9 +266,9 @@ def test_unread_requests_of_level_none_are_bounded(quick_folder: Path) -> None:
     assert connection.silent_unread == SILENT_REQUESTS_MAX
 
 
-def test_a_member_that_knows_no_levels_keeps_its_connection_and_later_writes_are_refused(quick_folder: Path) -> None:
+def test_a_member_that_knows_no_levels_keeps_its_connection_and_later_writes_are_refused(tmp_path: Path) -> None:
     """An older build answers each request of an unknown kind, even if the client expects no answer."""
-    cluster = Cluster(quick_folder, 1)
+    cluster = Cluster(tmp_path, 1)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
     (connection,) = client.core._connections.values()
@@ -286,8 +286,8 @@ def test_a_member_that_knows_no_levels_keeps_its_connection_and_later_writes_are
     client.do(Put(b"after", b"1"))
 
 
-def test_an_answer_to_a_silent_request_other_than_a_refusal_of_its_kind_ends_the_connection(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 1)
+def test_an_answer_to_a_silent_request_other_than_a_refusal_of_its_kind_ends_the_connection(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 1)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
     (connection,) = client.core._connections.values()
@@ -299,8 +299,8 @@ def test_an_answer_to_a_silent_request_other_than_a_refusal_of_its_kind_ends_the
     assert not client.core._connections
 
 
-def test_the_ids_of_silent_requests_are_forgotten_once_the_member_has_read_them(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 1)
+def test_the_ids_of_silent_requests_are_forgotten_once_the_member_has_read_them(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 1)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
     (connection,) = client.core._connections.values()
@@ -310,12 +310,12 @@ def test_the_ids_of_silent_requests_are_forgotten_once_the_member_has_read_them(
     assert len(connection.silent_ids) == 10
 
 
-def test_an_unknown_level_and_a_level_of_a_session_command_are_refused(quick_folder: Path) -> None:
+def test_an_unknown_level_and_a_level_of_a_session_command_are_refused(tmp_path: Path) -> None:
     """The request counts as unsupported, because a newer client may send such a request to an older member."""
     from kvstore.protocol.commands import KeepAlive, encode_command
     from tests.kvstore.server.test_service import RawClient
 
-    cluster = Cluster(quick_folder, 1)
+    cluster = Cluster(tmp_path, 1)
     cluster.leader()
     client = RawClient(cluster)
     command = encode_command(Put(b"k", b"v"))
@@ -323,8 +323,8 @@ def test_an_unknown_level_and_a_level_of_a_session_command_are_refused(quick_fol
     assert client.ask(b"\x84\x02\x13\x03" + encode_command(KeepAlive(), session_id=1)).code == Code.UNSUPPORTED
 
 
-def test_a_log_page_above_the_mark_waits_for_the_mark(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 3)
+def test_a_log_page_above_the_mark_waits_for_the_mark(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 3)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
     mark = cluster.hosts[cluster.leader()].node.core.commit_index
@@ -342,10 +342,10 @@ def test_a_log_page_above_the_mark_waits_for_the_mark(quick_folder: Path) -> Non
         client.ask(read_log_request(mark + 100, 0, follower, wait_ms=300))
 
 
-def test_a_log_page_waits_on_while_the_leader_changes(quick_folder: Path) -> None:
+def test_a_log_page_waits_on_while_the_leader_changes(tmp_path: Path) -> None:
     """Every member can read its own log, whether it leads or not. Only the outcome of an entry must come from a
     leader."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
     old = cluster.leader()
@@ -366,8 +366,8 @@ def test_a_log_page_waits_on_while_the_leader_changes(quick_folder: Path) -> Non
         assert client._response(ticket, 1).fields[0][0][0] == index
 
 
-def test_requests_that_wait_for_the_mark_are_bounded_over_all_connections(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 1, ServiceLimits(mark_waits_max=2))
+def test_requests_that_wait_for_the_mark_are_bounded_over_all_connections(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 1, ServiceLimits(mark_waits_max=2))
     clients = [cluster.client() for _ in range(3)]
     for client in clients:
         client.do(Put(b"before", b"1"))
@@ -383,8 +383,8 @@ def test_requests_that_wait_for_the_mark_are_bounded_over_all_connections(quick_
     assert len(service._mark_waits) == 0
 
 
-def test_waits_that_are_over_leave_nothing_behind(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 1)
+def test_waits_that_are_over_leave_nothing_behind(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 1)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
     node, waits = cluster.hosts["s1"].node, cluster.hosts["s1"].service._mark_waits
@@ -395,8 +395,8 @@ def test_waits_that_are_over_leave_nothing_behind(quick_folder: Path) -> None:
     assert len(waits._by_index) + len(waits._by_until) <= STALE_ENTRIES_MIN + 4
 
 
-def test_a_connection_that_ends_takes_its_waits_with_it(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 1)
+def test_a_connection_that_ends_takes_its_waits_with_it(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 1)
     client = cluster.client()
     client.do(Put(b"before", b"1"))
     client.submit(read_log_request(1_000, 0, "s1:1", wait_ms=60_000), seconds=100)

@@ -25,9 +25,9 @@ from kvstore.protocol.status import status_from_map
 from tests.kvstore.support.in_memory_cluster import SECOND, Cluster
 
 
-def test_a_single_member_serves_at_once(quick_folder: Path) -> None:
+def test_a_single_member_serves_at_once(tmp_path: Path) -> None:
     """A member without peers elects itself, and commits with its own sync."""
-    client = Cluster(quick_folder, 1).client()
+    client = Cluster(tmp_path, 1).client()
 
     put = client.do(Put(b"a", b"1"))
     found = client.do(Get(b"a"))
@@ -38,9 +38,9 @@ def test_a_single_member_serves_at_once(quick_folder: Path) -> None:
     assert (found.record.value, found.record.version) == (b"1", 1)
 
 
-def test_every_operation_comes_back_as_its_own_result(quick_folder: Path) -> None:
+def test_every_operation_comes_back_as_its_own_result(tmp_path: Path) -> None:
     """The test has every form of a transaction, with its answer (docs/reference/specification.md#84-transactions)."""
-    client = Cluster(quick_folder, 3).client()
+    client = Cluster(tmp_path, 3).client()
 
     assert client.do(CompareAndSet(b"a", b"1", 0)) == CompareAndSetResult(2, True)
     failed = client.do(CompareAndSet(b"a", b"2", b"other"))
@@ -62,9 +62,9 @@ def test_every_operation_comes_back_as_its_own_result(quick_folder: Path) -> Non
     assert client.do(Delete(b"a")) == DeleteResult(4, True)
 
 
-def test_a_command_that_breaks_a_rule_is_refused_at_admission_with_its_reason(quick_folder: Path) -> None:
+def test_a_command_that_breaks_a_rule_is_refused_at_admission_with_its_reason(tmp_path: Path) -> None:
     """The command is checked before any entry is proposed, so the log does not grow."""
-    cluster = Cluster(quick_folder, 1)
+    cluster = Cluster(tmp_path, 1)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
     last_index = cluster.hosts["s1"].node.core.last_index
@@ -77,18 +77,18 @@ def test_a_command_that_breaks_a_rule_is_refused_at_admission_with_its_reason(qu
     assert cluster.hosts["s1"].node.core.last_index == last_index
 
 
-def test_a_lease_read_is_refused_with_a_typed_error(quick_folder: Path) -> None:
+def test_a_lease_read_is_refused_with_a_typed_error(tmp_path: Path) -> None:
     """This store does not offer lease reads, and never answers a lease read as if it were another kind of read."""
-    client = Cluster(quick_folder, 1).client()
+    client = Cluster(tmp_path, 1).client()
 
     with pytest.raises(Unsupported, match="lease"):
         client.do(Get(b"a"), consistency=Consistency.LEASE)
 
 
-def test_no_write_is_lost_or_done_twice_when_the_leader_dies_with_many_in_flight(quick_folder: Path) -> None:
+def test_no_write_is_lost_or_done_twice_when_the_leader_dies_with_many_in_flight(tmp_path: Path) -> None:
     """The client repeats each open request under its session and number. So each write happens once, and its key has
     version 1."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     client = cluster.client()
     client.do(Put(b"first", b"x"))
     for round_no in range(4):
@@ -117,9 +117,9 @@ def test_no_write_is_lost_or_done_twice_when_the_leader_dies_with_many_in_flight
     assert listing.revision == 1 + 4 * 50 + 1
 
 
-def test_a_deposed_leader_answers_session_requests_at_once_and_they_succeed_elsewhere(quick_folder: Path) -> None:
+def test_a_deposed_leader_answers_session_requests_at_once_and_they_succeed_elsewhere(tmp_path: Path) -> None:
     """A leader that steps down answers that the outcome is unknown, and the client retries immediately."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
     leader = cluster.leader()
@@ -136,10 +136,10 @@ def test_a_deposed_leader_answers_session_requests_at_once_and_they_succeed_else
     assert (found.record.value, found.record.version) == (b"2", 2)
 
 
-def test_without_a_majority_writes_end_within_their_deadline(quick_folder: Path) -> None:
+def test_without_a_majority_writes_end_within_their_deadline(tmp_path: Path) -> None:
     """Only one of three members is left. A write ends as a failure or as unknown. It neither succeeds nor waits
     forever."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
     survivor = next(node_id for node_id in cluster.hosts if node_id != cluster.leader())
@@ -154,10 +154,10 @@ def test_without_a_majority_writes_end_within_their_deadline(quick_folder: Path)
     assert "deadline" in str(client.ended[ticket].error)
 
 
-def test_local_reads_are_served_by_any_member_and_labelled(quick_folder: Path) -> None:
+def test_local_reads_are_served_by_any_member_and_labelled(tmp_path: Path) -> None:
     """A member answers from its applied state, without a leader
     (docs/reference/specification.md#811-consistency-of-reads)."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
     cluster.wait(0.2)
@@ -177,13 +177,13 @@ def test_local_reads_are_served_by_any_member_and_labelled(quick_folder: Path) -
     assert (response.consistency, response.node_id) == (Consistency.LOCAL, survivor)
 
 
-def test_the_committed_log_can_be_read_and_nothing_above_the_mark(quick_folder: Path) -> None:
+def test_the_committed_log_can_be_read_and_nothing_above_the_mark(tmp_path: Path) -> None:
     """A reader of the log gets entries up to commit_index. Above commit_index the answer is NotCommitted, and below
     first_index it is Compacted.
 
     See docs/reference/specification.md#66-reading-the-log.
     """
-    cluster = Cluster(quick_folder, 1)
+    cluster = Cluster(tmp_path, 1)
     client = cluster.client(ttl_ns=0)
     client.do(Put(b"a", b"1"))
     core = cluster.hosts["s1"].node.core
@@ -202,9 +202,9 @@ def test_the_committed_log_can_be_read_and_nothing_above_the_mark(quick_folder: 
     assert isinstance(client.ended[below].error, Compacted)
 
 
-def test_status_tells_the_marks_and_equal_states_have_equal_hashes(quick_folder: Path) -> None:
+def test_status_tells_the_marks_and_equal_states_have_equal_hashes(tmp_path: Path) -> None:
     """`hwm status` shows role, term, marks and lag. The harness compares the hashes."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
     cluster.wait(0.3)
@@ -223,9 +223,9 @@ def test_status_tells_the_marks_and_equal_states_have_equal_hashes(quick_folder:
     assert all(status.low_watermark <= status.commit_index <= status.last_index for status in found)
 
 
-def test_a_session_survives_the_leader_and_keep_alives_count(quick_folder: Path) -> None:
+def test_a_session_survives_the_leader_and_keep_alives_count(tmp_path: Path) -> None:
     """No write comes for longer than the session's time to live, but the client itself keeps the session alive."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     client = cluster.client(ttl_ns=3 * SECOND)
     client.do(Put(b"a", b"1"))
     session_id = client.core.session_id
@@ -237,12 +237,12 @@ def test_a_session_survives_the_leader_and_keep_alives_count(quick_folder: Path)
     assert client.core.session_id == session_id
 
 
-def test_sessions_of_clients_that_are_gone_expire_though_nobody_writes(quick_folder: Path) -> None:
+def test_sessions_of_clients_that_are_gone_expire_though_nobody_writes(tmp_path: Path) -> None:
     """Sessions expire only when an entry is applied, so an idle leader proposes an entry when an expiry is due.
 
     See docs/reference/specification.md#812-leader-time.
     """
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     client = cluster.client(ttl_ns=2 * SECOND)
     client.do(Put(b"a", b"1"))
     cluster.clients.remove(client)  # The client no longer exists, so it keeps no session alive.
@@ -267,10 +267,10 @@ def test_sessions_of_clients_that_are_gone_expire_though_nobody_writes(quick_fol
 # Leadership transfer
 
 
-def test_a_leader_hands_over_when_a_client_asks_for_it(quick_folder: Path) -> None:
+def test_a_leader_hands_over_when_a_client_asks_for_it(tmp_path: Path) -> None:
     """The named member takes over the leadership. No write fails, because a write that comes during the transfer is
     sent to the next leader."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
     leader_id = cluster.leader()
@@ -283,9 +283,9 @@ def test_a_leader_hands_over_when_a_client_asks_for_it(quick_folder: Path) -> No
     assert cluster.leader() == wanted_id
 
 
-def test_a_member_that_does_not_lead_or_is_named_itself_has_nothing_to_hand_over(quick_folder: Path) -> None:
+def test_a_member_that_does_not_lead_or_is_named_itself_has_nothing_to_hand_over(tmp_path: Path) -> None:
     """If a request is repeated because its answer was lost, it must not start a second transfer."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
     leader_id = cluster.leader()
@@ -296,9 +296,9 @@ def test_a_member_that_does_not_lead_or_is_named_itself_has_nothing_to_hand_over
     assert cluster.leader() == leader_id
 
 
-def test_a_transfer_that_cannot_work_is_refused_with_its_reason(quick_folder: Path) -> None:
+def test_a_transfer_that_cannot_work_is_refused_with_its_reason(tmp_path: Path) -> None:
     """The client learns which members exist, and that nothing has changed."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     client = cluster.client()
     leader_id = cluster.leader()
 

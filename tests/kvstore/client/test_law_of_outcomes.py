@@ -105,10 +105,10 @@ class Chaos:
 
 @pytest.mark.parametrize("ttl_ns", [60 * SECOND, 2 * SECOND, 0], ids=["session", "short session", "no session"])
 @pytest.mark.parametrize("seed", range(6))
-def test_every_outcome_is_the_truth(quick_folder: Path, seed: int, ttl_ns: int) -> None:
+def test_every_outcome_is_the_truth(tmp_path: Path, seed: int, ttl_ns: int) -> None:
     """Under all faults, an acknowledged write takes effect exactly once, a failed write never takes effect, and no
     write takes effect twice."""
-    chaos = Chaos(quick_folder, seed, ttl_ns=ttl_ns)
+    chaos = Chaos(tmp_path, seed, ttl_ns=ttl_ns)
 
     chaos.run(80)
 

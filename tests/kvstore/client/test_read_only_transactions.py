@@ -125,8 +125,8 @@ async def test_a_member_of_an_older_build_gets_it_as_a_command(tmp_path: Path, m
         assert await last_index(store) == before + 1
 
 
-def test_a_write_is_no_read_whatever_its_sender_says(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 1)
+def test_a_write_is_no_read_whatever_its_sender_says(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 1)
     cluster.leader()
     client = RawClient(cluster)
     for consistency in (Consistency.LINEARIZABLE, Consistency.LOCAL, Consistency.FOLLOWER):
@@ -150,10 +150,10 @@ def numbers(result: object) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_reads_are_linearizable_while_leaders_are_cut_off(quick_folder: Path, seed: int) -> None:
+def test_reads_are_linearizable_while_leaders_are_cut_off(tmp_path: Path, seed: int) -> None:
     """Each read sees at least the writes that were acknowledged before the read was sent, and at most the writes that
     were sent before the read was answered. The read sees both keys as of one moment, and adds no entry to the log."""
-    random, cluster = Random(seed), Cluster(quick_folder, 3)
+    random, cluster = Random(seed), Cluster(tmp_path, 3)
     cluster.leader()
     writer, readers = cluster.client(), [cluster.client(ttl_ns=0) for _ in range(2)]
     acknowledged = sent = answered = 0

@@ -63,8 +63,8 @@ def watch(
     return SimWatch(cluster, client, WatchSpec(start, end, from_revision, flags, window_bytes))
 
 
-def test_a_watch_gets_the_changes_of_its_range(quick_folder: Path) -> None:
-    cluster, client = raised(quick_folder, 3)
+def test_a_watch_gets_the_changes_of_its_range(tmp_path: Path) -> None:
+    cluster, client = raised(tmp_path, 3)
     watched = watch(cluster, client, b"a", b"b")
 
     client.do(Put(b"a", b"1"))
@@ -77,9 +77,9 @@ def test_a_watch_gets_the_changes_of_its_range(quick_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 2.0])
-def test_a_watch_survives_the_death_of_every_member_in_turn(quick_folder: Path, seconds: float) -> None:
+def test_a_watch_survives_the_death_of_every_member_in_turn(tmp_path: Path, seconds: float) -> None:
     """No matter which member serves the watch, the next member continues after the last received revision."""
-    cluster, client = raised(quick_folder, 3)
+    cluster, client = raised(tmp_path, 3)
     everything, key = watch(cluster, client), watch(cluster, client, b"k1", b"k1\0")
 
     for number in range(9):
@@ -97,10 +97,10 @@ def test_a_watch_survives_the_death_of_every_member_in_turn(quick_folder: Path, 
     assert [change.key for change in key.read()] == [b"k1"] * 3
 
 
-def test_a_watch_leaves_a_member_that_hears_no_leader(quick_folder: Path) -> None:
+def test_a_watch_leaves_a_member_that_hears_no_leader(tmp_path: Path) -> None:
     """The connection is open and the member answers, but the member is cut off from the other members and learns of no
     change."""
-    cluster, client = raised(quick_folder, 3)
+    cluster, client = raised(tmp_path, 3)
     leader = cluster.leader()
     watched = watch(cluster, client)
     client.do(Put(b"a", b"1"))
@@ -115,10 +115,10 @@ def test_a_watch_leaves_a_member_that_hears_no_leader(quick_folder: Path) -> Non
     assert watched.revisions == [2, 3]
 
 
-def test_a_watch_on_a_silent_connection_is_moved(quick_folder: Path) -> None:
+def test_a_watch_on_a_silent_connection_is_moved(tmp_path: Path) -> None:
     """The member's host has disappeared without closing the connection. The client sends no other request to this
     member."""
-    cluster, client = raised(quick_folder, 3)
+    cluster, client = raised(tmp_path, 3)
     watched = watch(cluster, client)
     leader = cluster.leader()
     host = cluster.hosts.pop(leader)
@@ -134,8 +134,8 @@ def test_a_watch_on_a_silent_connection_is_moved(quick_folder: Path) -> None:
     host.kill()
 
 
-def test_a_watch_from_a_revision_begins_there_and_a_future_one_waits(quick_folder: Path) -> None:
-    cluster, client = raised(quick_folder, 1)
+def test_a_watch_from_a_revision_begins_there_and_a_future_one_waits(tmp_path: Path) -> None:
+    cluster, client = raised(tmp_path, 1)
     for number in range(5):
         client.do(Put(b"a", b"%d" % number))
 
@@ -177,8 +177,8 @@ def test_a_member_that_goes_back_is_not_believed(revision: int) -> None:
         stream.receive_progress(revision - 1)
 
 
-def test_what_was_lost_to_compaction_is_an_error_after_all_that_was_received(quick_folder: Path) -> None:
-    cluster, client = raised(quick_folder, 1)
+def test_what_was_lost_to_compaction_is_an_error_after_all_that_was_received(tmp_path: Path) -> None:
+    cluster, client = raised(tmp_path, 1)
     watched = watch(cluster, client, window_bytes=1)
     for number in range(5):
         client.do(Put(b"a", b"%d" % number))
@@ -193,8 +193,8 @@ def test_what_was_lost_to_compaction_is_an_error_after_all_that_was_received(qui
         watched.read()
 
 
-def test_a_refused_watch_ends_with_the_reason(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 1)
+def test_a_refused_watch_ends_with_the_reason(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 1)
     client = cluster.client()
     client.do(Put(b"b", b"1"))  # Until a leader has applied an entry of its term, it cannot know the level in force.
 
@@ -213,9 +213,9 @@ def test_a_refused_watch_ends_with_the_reason(quick_folder: Path) -> None:
         watch(cluster, client).read()
 
 
-def test_a_watch_that_has_begun_leaves_a_member_whose_build_knows_no_watches(quick_folder: Path) -> None:
+def test_a_watch_that_has_begun_leaves_a_member_whose_build_knows_no_watches(tmp_path: Path) -> None:
     """The watch has begun, so the cluster is at the level of watches, and another member can take over the watch."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     client, leader = cluster.client(), cluster.leader()
     behind, other = sorted({"s1", "s2", "s3"} - {leader})
     cluster.cut.add(behind)  # This member does not learn that the level was raised.
@@ -239,8 +239,8 @@ def test_a_watch_that_has_begun_leaves_a_member_whose_build_knows_no_watches(qui
     assert watched.revisions == [2, 3]
 
 
-def test_switching_the_history_off_ends_a_watch_with_the_reason(quick_folder: Path) -> None:
-    cluster, client = raised(quick_folder, 1)
+def test_switching_the_history_off_ends_a_watch_with_the_reason(tmp_path: Path) -> None:
+    cluster, client = raised(tmp_path, 1)
     watched = watch(cluster, client)
 
     client.do(ChangeLimits(history_events_max=0))
@@ -249,8 +249,8 @@ def test_switching_the_history_off_ends_a_watch_with_the_reason(quick_folder: Pa
         watched.read()
 
 
-def test_a_watch_beyond_a_bound_waits_for_a_place(quick_folder: Path) -> None:
-    cluster, client = raised(quick_folder, 1, ServiceLimits(watches_max=1))
+def test_a_watch_beyond_a_bound_waits_for_a_place(tmp_path: Path) -> None:
+    cluster, client = raised(tmp_path, 1, ServiceLimits(watches_max=1))
     first, second = watch(cluster, client), watch(cluster, client)
     cluster.wait(1)
     assert isinstance(second.stream.last_refusal, Busy)
@@ -262,9 +262,9 @@ def test_a_watch_beyond_a_bound_waits_for_a_place(quick_folder: Path) -> None:
     assert second.revisions == [2]
 
 
-def test_a_reader_that_takes_nothing_holds_up_nobody_and_loses_nothing(quick_folder: Path) -> None:
+def test_a_reader_that_takes_nothing_holds_up_nobody_and_loses_nothing(tmp_path: Path) -> None:
     """The client holds at most a window of changes; the member keeps the rest in its history."""
-    cluster, client = raised(quick_folder, 1, ServiceLimits(unsent_bytes_max=1 << 16))
+    cluster, client = raised(tmp_path, 1, ServiceLimits(unsent_bytes_max=1 << 16))
     slow, quick = watch(cluster, client, window_bytes=2_000), watch(cluster, client)
 
     for number in range(500):
@@ -275,8 +275,8 @@ def test_a_reader_that_takes_nothing_holds_up_nobody_and_loses_nothing(quick_fol
     assert slow.read() == quick.changes
 
 
-def test_a_watch_that_is_closed_leaves_nothing_behind(quick_folder: Path) -> None:
-    cluster, client = raised(quick_folder, 1)
+def test_a_watch_that_is_closed_leaves_nothing_behind(tmp_path: Path) -> None:
+    cluster, client = raised(tmp_path, 1)
     watched = watch(cluster, client)
     client.do(Put(b"a", b"1"))
 
@@ -290,8 +290,8 @@ def test_a_watch_that_is_closed_leaves_nothing_behind(quick_folder: Path) -> Non
     assert watched.stream.state is StreamState.ENDED
 
 
-def test_closing_the_client_ends_its_watches(quick_folder: Path) -> None:
-    cluster, client = raised(quick_folder, 1)
+def test_closing_the_client_ends_its_watches(tmp_path: Path) -> None:
+    cluster, client = raised(tmp_path, 1)
     watched = watch(cluster, client)
 
     client.core.close()
@@ -303,9 +303,9 @@ def test_closing_the_client_ends_its_watches(quick_folder: Path) -> None:
 
 
 def test_a_quiet_watch_learns_the_progress_and_so_survives_a_compaction_on_its_way_to_another_member(
-    quick_folder: Path,
+    tmp_path: Path,
 ) -> None:
-    cluster, client = raised(quick_folder, 3)
+    cluster, client = raised(tmp_path, 3)
     quiet = watch(cluster, client, b"quiet", b"quiet\0", flags=WatchFlag.PROGRESS)
     for number in range(20):
         client.do(Put(b"a", b"%d" % number))

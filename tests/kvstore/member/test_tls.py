@@ -77,10 +77,10 @@ def told(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
     return [each["fields"] for each in args if each["event"] == event]
 
 
-async def test_a_client_with_a_certificate_is_served(quick_folder: Path, made: Certificates) -> None:
+async def test_a_client_with_a_certificate_is_served(tmp_path: Path, made: Certificates) -> None:
     """Large values need many records, and more bytes than the socket takes at once."""
     async with (
-        a_store(quick_folder, port_tls(made)) as store,
+        a_store(tmp_path, port_tls(made)) as store,
         Client([store.client_address], tls=client_tls(made)) as client,
     ):
         large = bytes(range(256)) * 3_000
@@ -97,17 +97,17 @@ async def test_a_client_with_a_certificate_is_served(quick_folder: Path, made: C
                 break
 
 
-async def test_the_program_of_the_member_itself_needs_no_certificate(quick_folder: Path, made: Certificates) -> None:
-    async with a_store(quick_folder, port_tls(made)) as store:
+async def test_the_program_of_the_member_itself_needs_no_certificate(tmp_path: Path, made: Certificates) -> None:
+    async with a_store(tmp_path, port_tls(made)) as store:
         assert (await store.put(b"a", b"1")).revision > 0
 
 
 async def test_callers_that_do_not_fit_are_refused_with_words_on_both_sides(
-    quick_folder: Path, made: Certificates, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, made: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "kvstore.tls")
-    stranger = Certificates(quick_folder / "strangers")
-    async with a_store(quick_folder, port_tls(made)) as store:
+    stranger = Certificates(tmp_path / "strangers")
+    async with a_store(tmp_path, port_tls(made)) as store:
         address = store.client_address
         assert "this port takes only connections with TLS" in await refusal_of(address, None)
         assert "the other side requires a certificate of this side" in await refusal_of(address, Tls(ca=made.ca))
@@ -124,9 +124,9 @@ async def test_callers_that_do_not_fit_are_refused_with_words_on_both_sides(
     assert reasons == [("tls_required", "127.0.0.1")]
 
 
-async def test_a_certificate_for_another_host_is_refused_by_the_client(quick_folder: Path, made: Certificates) -> None:
+async def test_a_certificate_for_another_host_is_refused_by_the_client(tmp_path: Path, made: Certificates) -> None:
     elsewhere = port_tls(made, cert=made.issue("elsewhere.pem", "s9.example.org"))
-    async with a_store(quick_folder, elsewhere) as store:
+    async with a_store(tmp_path, elsewhere) as store:
         assert "IP address mismatch" in await refusal_of(store.client_address, client_tls(made))
 
 
@@ -157,18 +157,16 @@ async def test_the_name_that_is_compared_is_the_one_that_is_looked_up(host: str)
     assert asked == [server_name_of(f"{host}:7101")] == ["xn--strae-oqa.example"]
 
 
-async def test_a_client_with_tls_at_a_plain_port_is_told_so(quick_folder: Path, made: Certificates) -> None:
-    async with a_store(quick_folder, None) as store:
+async def test_a_client_with_tls_at_a_plain_port_is_told_so(tmp_path: Path, made: Certificates) -> None:
+    async with a_store(tmp_path, None) as store:
         assert "does not speak TLS on this port" in await refusal_of(store.client_address, client_tls(made))
         await store.put(b"a", b"1")
 
 
-async def test_a_mixed_port_serves_both(
-    quick_folder: Path, made: Certificates, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_mixed_port_serves_both(tmp_path: Path, made: Certificates, caplog: pytest.LogCaptureFixture) -> None:
     """The log names each caller that still connects without TLS."""
     caplog.set_level(logging.WARNING, "kvstore.tls")
-    async with a_store(quick_folder, port_tls(made, mixed=True)) as store:
+    async with a_store(tmp_path, port_tls(made, mixed=True)) as store:
         for tls in (None, client_tls(made), None):
             async with Client([store.client_address], tls=tls) as client:
                 await client.put(b"a", b"1")
@@ -176,8 +174,8 @@ async def test_a_mixed_port_serves_both(
 
 
 @pytest.mark.parametrize("garbage", [b"\x16\x03\x01\x00\x05hello", b"\x16" + bytes(5_000), b"GET / HTTP/1.1\r\n\r\n"])
-async def test_garbage_costs_its_own_connection_alone(quick_folder: Path, made: Certificates, garbage: bytes) -> None:
-    async with a_store(quick_folder, port_tls(made)) as store:
+async def test_garbage_costs_its_own_connection_alone(tmp_path: Path, made: Certificates, garbage: bytes) -> None:
+    async with a_store(tmp_path, port_tls(made)) as store:
         host, _, port = store.client_address.rpartition(":")
         async with await trio.open_tcp_stream(host, int(port)) as stream:
             await stream.send_all(garbage)
@@ -189,11 +187,11 @@ async def test_garbage_costs_its_own_connection_alone(quick_folder: Path, made: 
 
 
 async def test_a_handshake_has_a_place_and_a_bound_in_time(
-    quick_folder: Path, made: Certificates, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, made: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caller that begins a handshake and then stops counts as a connection, and its connection is closed."""
     monkeypatch.setattr(handshakes, "HANDSHAKE_SECONDS_MAX", 3.0)
-    async with a_store(quick_folder, port_tls(made)) as store:
+    async with a_store(tmp_path, port_tls(made)) as store:
         host, _, port = store.client_address.rpartition(":")
         listener = store._member.port
 
@@ -223,14 +221,14 @@ async def http(address: str, path: str, context: ssl.SSLContext | None) -> bytes
         return found
 
 
-async def test_the_metrics_port_speaks_https(quick_folder: Path, made: Certificates) -> None:
+async def test_the_metrics_port_speaks_https(tmp_path: Path, made: Certificates) -> None:
     """The test uses `trio.SSLStream` directly, as another program would."""
     from kvstore.member.config import MemberConfig
     from kvstore.member.member import run_member
 
     context = ssl.create_default_context(cafile=made.ca)
     context.load_cert_chain(client_tls(made).cert or "")
-    config = MemberConfig(folder=quick_folder / "d", bootstrap=True, metrics="127.0.0.1:0", tls=port_tls(made))
+    config = MemberConfig(folder=tmp_path / "d", bootstrap=True, metrics="127.0.0.1:0", tls=port_tls(made))
     with trio.fail_after(40):
         async with trio.open_nursery() as nursery:
             member = await nursery.start(run_member, config)
@@ -275,7 +273,7 @@ class Tap:
 
 
 @pytest.mark.parametrize("has_tls", [True, False])
-async def test_nothing_is_in_clear_on_the_wire(quick_folder: Path, made: Certificates, has_tls: bool) -> None:
+async def test_nothing_is_in_clear_on_the_wire(tmp_path: Path, made: Certificates, has_tls: bool) -> None:
     """An eavesdropper sees no keys, no values and no names of members. The same search finds these words in a
     connection without TLS, so the search works."""
     ports = [(await a_listener()) for _ in range(4)]
@@ -292,7 +290,7 @@ async def test_nothing_is_in_clear_on_the_wire(quick_folder: Path, made: Certifi
             for member in members:
                 await stack.enter_async_context(
                     open_node(
-                        quick_folder / member.node_id,
+                        tmp_path / member.node_id,
                         node_id=member.node_id,
                         members=members,
                         bootstrap=True,
@@ -314,14 +312,14 @@ async def test_nothing_is_in_clear_on_the_wire(quick_folder: Path, made: Certifi
 
 
 async def test_certificates_are_read_again_while_the_member_runs(
-    quick_folder: Path, made: Certificates, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, made: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A broken file changes nothing and is logged once. A valid file is used for the next connection."""
     caplog.set_level(logging.INFO, "kvstore.certificates")
-    cert = quick_folder / "port.pem"
+    cert = tmp_path / "port.pem"
     cert.write_bytes(made.issue("port.pem", "127.0.0.1").read_bytes())
     tls = MemberTls(cert=cert)
-    async with a_store(quick_folder, tls) as store:
+    async with a_store(tmp_path, tls) as store:
 
         async def reread(event: str, count: int) -> None:
             store._member.certificates.reread()
@@ -342,17 +340,17 @@ async def test_certificates_are_read_again_while_the_member_runs(
         assert await is_served(made.ca)
         store._member.certificates.reread()
 
-        others = Certificates(quick_folder / "others")
+        others = Certificates(tmp_path / "others")
         cert.write_bytes(others.issue("port.pem", "127.0.0.1").read_bytes())
         await reread("certificates_reread", 2)
         assert (await is_served(made.ca), await is_served(others.ca)) == (False, True)
     assert len(told(caplog, "certificates_refused")) == 2
 
 
-async def test_a_client_reads_its_certificates_again(quick_folder: Path, made: Certificates) -> None:
-    ca = quick_folder / "ca.pem"
-    ca.write_bytes(Certificates(quick_folder / "others").ca.read_bytes())
-    async with a_store(quick_folder, port_tls(made, client_ca=None)) as store:
+async def test_a_client_reads_its_certificates_again(tmp_path: Path, made: Certificates) -> None:
+    ca = tmp_path / "ca.pem"
+    ca.write_bytes(Certificates(tmp_path / "others").ca.read_bytes())
+    async with a_store(tmp_path, port_tls(made, client_ca=None)) as store:
         dial = TlsDialer(Tls(ca=ca))
         with pytest.raises(trio.BrokenResourceError):
             await dial(store.client_address)
@@ -363,25 +361,21 @@ async def test_a_client_reads_its_certificates_again(quick_folder: Path, made: C
         await (await dial(store.client_address)).aclose()
 
 
-async def test_a_member_with_a_certificate_of_another_member_does_not_start(
-    quick_folder: Path, made: Certificates
-) -> None:
+async def test_a_member_with_a_certificate_of_another_member_does_not_start(tmp_path: Path, made: Certificates) -> None:
     members = [Member("s1", "127.0.0.1:1", "127.0.0.1:2"), Member("s2", "127.0.0.1:3", "127.0.0.1:4")]
     with pytest.raises(UnusableCertificates, match="names s2, and this member is s1"):
-        async with open_node(
-            quick_folder / "s1", node_id="s1", members=members, bootstrap=True, tls=peer_tls(made, "s2")
-        ):
+        async with open_node(tmp_path / "s1", node_id="s1", members=members, bootstrap=True, tls=peer_tls(made, "s2")):
             pass
 
 
-async def test_only_ports_with_tls_may_be_reachable_from_other_machines(quick_folder: Path, made: Certificates) -> None:
+async def test_only_ports_with_tls_may_be_reachable_from_other_machines(tmp_path: Path, made: Certificates) -> None:
     options: dict[str, Any] = {"bootstrap": True, "listen_client": "0.0.0.0:0"}
     for tls in (None, port_tls(made, mixed=True)):
         with pytest.raises(ReachableByOthers):
-            async with open_node(quick_folder / "d", tls=tls, **options):
+            async with open_node(tmp_path / "d", tls=tls, **options):
                 pass
     with trio.fail_after(20):
-        async with open_node(quick_folder / "d", tls=port_tls(made), **options) as store:
+        async with open_node(tmp_path / "d", tls=port_tls(made), **options) as store:
             await store.put(b"a", b"1")
 
 

@@ -30,8 +30,8 @@ def never_started(node_id: str) -> Member:
     return Member(node_id, f"{node_id}:2", f"{node_id}:1")
 
 
-def test_a_member_is_ready_while_it_leads_with_a_quorum_or_hears_a_leader(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 3)
+def test_a_member_is_ready_while_it_leads_with_a_quorum_or_hears_a_leader(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 3)
     leader = cluster.leader()
     cluster.wait(0.5)
 
@@ -53,10 +53,10 @@ def test_a_member_is_ready_while_it_leads_with_a_quorum_or_hears_a_leader(quick_
 
 
 async def test_a_member_that_does_not_catch_up_says_how_far_it_is(
-    quick_folder: Path, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A follower whose disk does not sync learns the commit index, but cannot apply the committed entries."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     leader = cluster.leader()
     slow = min(set(cluster.hosts) - {leader})
     cluster.wait(0.5)
@@ -75,10 +75,10 @@ async def test_a_member_that_does_not_catch_up_says_how_far_it_is(
 
 
 async def test_a_member_that_begins_to_stop_while_a_probe_waits_for_it_is_not_ready(
-    quick_folder: Path, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """The member catches up just when it begins to stop."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     leader = cluster.leader()
     slow = cluster.hosts[min(set(cluster.hosts) - {leader})]
     slow.files.is_held = True
@@ -104,9 +104,9 @@ async def test_a_member_that_begins_to_stop_while_a_probe_waits_for_it_is_not_re
 # Members whose silence counts
 
 
-def test_a_learner_that_is_not_up_takes_nothing_from_its_leader(quick_folder: Path) -> None:
+def test_a_learner_that_is_not_up_takes_nothing_from_its_leader(tmp_path: Path) -> None:
     """One voter leads and one learner is silent. So half of the members are missing, but all voters are present."""
-    cluster = Cluster(quick_folder, 1)
+    cluster = Cluster(tmp_path, 1)
     cluster.leader()
     client = cluster.client()
     client.ask(change_request(MembershipChange(add=(never_started("s2"),))))
@@ -118,10 +118,10 @@ def test_a_learner_that_is_not_up_takes_nothing_from_its_leader(quick_folder: Pa
     assert reason_of(cluster.hosts["s1"]) is None
 
 
-def test_removed_members_that_a_new_leader_tells_of_it_take_nothing_from_it(quick_folder: Path) -> None:
+def test_removed_members_that_a_new_leader_tells_of_it_take_nothing_from_it(tmp_path: Path) -> None:
     """Three members were removed and never started. The leader still sends messages to them. Together they would be
     three of six members, which is not a majority."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     old, client = cluster.leader(), cluster.client()
     ids = ("t1", "t2", "t3")
     for change in (MembershipChange(add=tuple(map(never_started, ids))), MembershipChange(remove=ids)):
@@ -141,8 +141,8 @@ def test_removed_members_that_a_new_leader_tells_of_it_take_nothing_from_it(quic
     assert not set(ids) & {peer.peer_id for peer in new.node.status().peers}
 
 
-def test_with_one_of_three_dead_a_learner_that_is_not_up_makes_no_difference(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 3)
+def test_with_one_of_three_dead_a_learner_that_is_not_up_makes_no_difference(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 3)
     leader = cluster.leader()
     cluster.client().ask(change_request(MembershipChange(add=(never_started("s4"),))))
     cluster.kill(next(node_id for node_id in cluster.hosts if node_id != leader))
@@ -154,9 +154,9 @@ def test_with_one_of_three_dead_a_learner_that_is_not_up_makes_no_difference(qui
 
 
 @pytest.fixture
-def leading(quick_folder: Path) -> NodeStatus:
+def leading(tmp_path: Path) -> NodeStatus:
     """The status of a leader of three members that hears both of its peers."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     leader = cluster.hosts[cluster.leader()]
     cluster.wait(0.5)
     return leader.node.status()

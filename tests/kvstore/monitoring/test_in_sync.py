@@ -12,8 +12,8 @@ from tests.kvstore.monitoring.test_metrics import collected, value
 from tests.kvstore.support.in_memory_cluster import Cluster
 
 
-def test_a_silent_voter_is_shown_as_out_of_sync(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 3)
+def test_a_silent_voter_is_shown_as_out_of_sync(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 3)
     leader = cluster.leader()
     silent, quick = sorted(set(cluster.hosts) - {leader})
     cluster.client().do(Put(b"key", b"value"))

@@ -60,9 +60,9 @@ def value(metrics: dict[str, Metric], name: str, **labels: str) -> float:
     return sample.value
 
 
-def test_every_metric_has_the_prefix_a_help_text_and_a_base_unit(quick_folder: Path) -> None:
+def test_every_metric_has_the_prefix_a_help_text_and_a_base_unit(tmp_path: Path) -> None:
     """The rules are those of https://prometheus.io/docs/practices/naming/."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     for metric in collected(cluster.hosts[cluster.leader()]).values():
         assert re.fullmatch(rf"{PREFIX}[a-z_]+", metric.name), metric.name
         assert metric.documentation, metric.name
@@ -73,8 +73,8 @@ def test_every_metric_has_the_prefix_a_help_text_and_a_base_unit(quick_folder: P
             assert sample.name.endswith("_total") == (metric.type == "counter"), sample.name
 
 
-def test_no_label_has_values_without_end(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 3)
+def test_no_label_has_values_without_end(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 3)
     counts = Counts()
     application = CountingApplication(Nobody(), counts)
     odd = [Busy(f"bound {number}", number) for number in range(50)]
@@ -94,8 +94,8 @@ def test_no_label_has_values_without_end(quick_folder: Path) -> None:
     assert not counts.events
 
 
-def test_the_leader_tells_which_peer_holds_the_low_water_mark_back(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 3)
+def test_the_leader_tells_which_peer_holds_the_low_water_mark_back(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 3)
     leader = cluster.leader()
     slow, quick = sorted(set(cluster.hosts) - {leader})
     cluster.cut.add(slow)
@@ -167,9 +167,9 @@ def test_a_percentile_is_the_bound_of_its_bucket_and_no_more_than_the_longest_du
     assert histogram.percentile_seconds(1) == 7.0  # Above all bounds.
 
 
-def test_every_metric_is_documented_and_no_other(quick_folder: Path) -> None:
+def test_every_metric_is_documented_and_no_other(tmp_path: Path) -> None:
     """The test compares the tables in docs/reference/metrics.md with the collector's own list."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     documented = set(re.findall(rf"^\| `({PREFIX}[a-z_]+)", DOCS, re.MULTILINE))
     told = {
         metric.name + ("_total" if metric.type == "counter" else "")
@@ -190,10 +190,10 @@ def test_every_metric_is_documented_and_no_other(quick_folder: Path) -> None:
     assert all(f"`{reason}`" in DOCS for reason in REASONS)
 
 
-def test_every_code_with_which_a_hello_is_refused_is_told_from_the_beginning(quick_folder: Path) -> None:
+def test_every_code_with_which_a_hello_is_refused_is_told_from_the_beginning(tmp_path: Path) -> None:
     """An alert on an increase needs a value before the first refusal, so each code begins at 0.
     docs/reference/metrics.md lists the same codes."""
-    host = Cluster(quick_folder, 3).hosts["s1"]
+    host = Cluster(tmp_path, 3).hosts["s1"]
     configuration = host.node.core.configuration
     transport = Transport(identity=host.identity, configuration=configuration, random=Random(1))
     transport._log.count_refusal("removed")
@@ -225,8 +225,8 @@ def test_the_table_of_events_says_which_metric_counts_each_and_from_which_level_
         assert levels[event] == told_from, event
 
 
-def test_the_exposition_has_the_process_in_it(quick_folder: Path) -> None:
-    text = exposition(registry_of(collector_of(Cluster(quick_folder, 1).hosts["s1"]))).decode()
+def test_the_exposition_has_the_process_in_it(tmp_path: Path) -> None:
+    text = exposition(registry_of(collector_of(Cluster(tmp_path, 1).hosts["s1"]))).decode()
 
     assert f"# TYPE {PREFIX}commit_latency_seconds histogram" in text
     assert f"{PREFIX}commit_index " in text
@@ -266,10 +266,10 @@ def test_a_member_without_metrics_loads_nothing_of_it() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_the_feature_level_in_force_and_what_the_build_knows_are_told(quick_folder: Path) -> None:
+def test_the_feature_level_in_force_and_what_the_build_knows_are_told(tmp_path: Path) -> None:
     """From these metrics an operator learns when an upgrade by `hwm upgrade` is possible
     (docs/reference/versions.md)."""
-    cluster = Cluster(quick_folder, 1)
+    cluster = Cluster(tmp_path, 1)
     leader = cluster.leader()
     cluster.kill(leader)
     cluster.start(leader, LevelRange(1, 3))

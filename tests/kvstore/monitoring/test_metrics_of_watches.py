@@ -90,8 +90,8 @@ class Watched:
 
 
 @pytest.fixture
-def watched(quick_folder: Path) -> Iterator[Watched]:
-    watched = Watched(quick_folder)
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    watched = Watched(tmp_path)
     yield watched
     watched.host.kill()
 

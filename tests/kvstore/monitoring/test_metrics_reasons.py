@@ -117,9 +117,9 @@ def test_no_code_of_an_answer_is_told_as_other() -> None:
     assert "other" not in WORDS.values()
 
 
-def test_what_the_service_refuses_by_itself_is_counted(quick_folder: Path) -> None:
+def test_what_the_service_refuses_by_itself_is_counted(tmp_path: Path) -> None:
     """The test sends a request of an unknown kind, and a malformed request."""
-    cluster = Cluster(quick_folder, 1)
+    cluster = Cluster(tmp_path, 1)
     service = watched(cluster, "s1")
 
     service.receive(1, frame(encode_item([1, 99])))
@@ -129,8 +129,8 @@ def test_what_the_service_refuses_by_itself_is_counted(quick_folder: Path) -> No
     assert service.counts.refusals == {"unsupported": 2, "protocol": 1}
 
 
-def test_a_write_that_too_few_members_would_hold_is_counted(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 1)
+def test_a_write_that_too_few_members_would_hold_is_counted(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 1)
     client = cluster.client()
     client.do(RaiseFeatureLevel(2))
     client.do(ChangeLimits(min_in_sync=2))
@@ -152,9 +152,9 @@ def test_an_unknown_outcome_is_counted_once() -> None:
     assert counts.refusals == {"outcome_unknown": 1, "too_stale": 1}
 
 
-def test_a_bounded_read_that_grew_too_old_while_it_waited_for_room_is_counted(quick_folder: Path) -> None:
+def test_a_bounded_read_that_grew_too_old_while_it_waited_for_room_is_counted(tmp_path: Path) -> None:
     """No error was raised when the read arrived, because the state was still young enough then."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     cluster.client().do(Put(b"a", b"1"))
     cluster.wait(0.5)
     follower = min(set(cluster.hosts) - {cluster.leader()})

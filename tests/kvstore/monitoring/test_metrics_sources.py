@@ -18,9 +18,9 @@ pytestmark = pytest.mark.timeout(30)
 LOG, SNAPSHOTS = "groups/0/log", "groups/0/snapshots"
 
 
-def test_only_what_the_log_syncs_is_measured_by_the_thread_and_by_the_loop(quick_folder: Path) -> None:
+def test_only_what_the_log_syncs_is_measured_by_the_thread_and_by_the_loop(tmp_path: Path) -> None:
     posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-    files = RealFiles(quick_folder, posted.put)
+    files = RealFiles(tmp_path, posted.put)
     took: list[int] = []
     ended: list[BaseException | None] = []
 

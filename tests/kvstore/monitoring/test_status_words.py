@@ -16,10 +16,10 @@ BACK = "its low-water mark is 10 of 900: held back by "
 
 
 @pytest.fixture
-def held(quick_folder: Path) -> MemberStatus:
+def held(tmp_path: Path) -> MemberStatus:
     """The status of a leader whose log has the entries 500 to 900. The log is not cut at the snapshot, because one
     member has not applied the log up to the snapshot."""
-    host = Cluster(quick_folder, 1).hosts["s1"]
+    host = Cluster(tmp_path, 1).hosts["s1"]
     told = status_of(host.node, host.machine)
     marks = {"first_index": 500, "snapshot_index": 800, "last_applied": 900, "commit_index": 900, "last_index": 900}
     return replace(told, role="leader", low_watermark=10, log_held_by="low_watermark", **marks)  # type: ignore[arg-type]

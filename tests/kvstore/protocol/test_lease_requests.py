@@ -25,8 +25,8 @@ from raft import ProtocolError
 from tests.kvstore.support.in_memory_cluster import SECOND, Cluster
 
 
-def test_the_leader_tells_of_all_leases_and_of_one(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 3)
+def test_the_leader_tells_of_all_leases_and_of_one(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 3)
     cluster.leader()
     client = cluster.client(ttl_ns=0)
     client.do(RaiseFeatureLevel(2))

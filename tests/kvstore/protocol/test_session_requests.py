@@ -39,8 +39,8 @@ from tests.kvstore.support.scripted_members import World
 
 
 @pytest.fixture
-def cluster(quick_folder: Path) -> Iterator[Cluster]:
-    cluster = Cluster(quick_folder, 3)
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, 3)
     cluster.leader()
     yield cluster
     for host in cluster.hosts.values():

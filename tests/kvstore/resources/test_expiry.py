@@ -30,8 +30,8 @@ def grant(client: SimClient, seconds: float) -> int:
     return granted.lease_id
 
 
-def test_a_leader_proposes_one_entry_when_a_lease_is_due_and_none_before(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 3)
+def test_a_leader_proposes_one_entry_when_a_lease_is_due_and_none_before(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 3)
     client = upgraded(cluster)
     lease_id = grant(client, 5)
     client.do(Put(b"a", b"1", lease_id))
@@ -58,8 +58,8 @@ def test_a_leader_proposes_one_entry_when_a_lease_is_due_and_none_before(quick_f
     assert leader.service.open_requests == 0
 
 
-def test_only_a_leader_proposes(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 3)
+def test_only_a_leader_proposes(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 3)
     client = upgraded(cluster)
     grant(client, 1)
     cluster.wait(2)
@@ -80,9 +80,9 @@ def storm(cluster: Cluster) -> int:
     return -(-60 // (EXPIRED_KEYS_PER_ENTRY // 51 + 1))
 
 
-def test_a_storm_ends_in_entries_of_bounded_work(quick_folder: Path) -> None:
+def test_a_storm_ends_in_entries_of_bounded_work(tmp_path: Path) -> None:
     """While something is due, each check proposes one entry."""
-    cluster = Cluster(quick_folder, 1)
+    cluster = Cluster(tmp_path, 1)
     wanted = storm(cluster)
     host = cluster.hosts["s1"]
     last_index = host.node.core.last_index
@@ -98,10 +98,10 @@ def test_a_storm_ends_in_entries_of_bounded_work(quick_folder: Path) -> None:
     assert host.machine.status().keys == 0
 
 
-def test_the_next_entry_of_a_storm_needs_no_look(quick_folder: Path) -> None:
+def test_the_next_entry_of_a_storm_needs_no_look(tmp_path: Path) -> None:
     """When an entry is applied and time has passed, the next entry is proposed immediately. Here the disk takes a
     millisecond."""
-    cluster = Cluster(quick_folder, 1)
+    cluster = Cluster(tmp_path, 1)
     storm(cluster)
     host = cluster.hosts["s1"]
     last_index = host.node.core.last_index
@@ -118,9 +118,9 @@ def test_the_next_entry_of_a_storm_needs_no_look(quick_folder: Path) -> None:
     assert host.node.core.last_applied == last_index + 2
 
 
-def test_a_refused_proposal_is_not_repeated_in_the_same_turn(quick_folder: Path) -> None:
+def test_a_refused_proposal_is_not_repeated_in_the_same_turn(tmp_path: Path) -> None:
     """Without a majority the entry cannot be applied. The leader waits for this entry and proposes no further entry."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     client = upgraded(cluster)
     grant(client, 1)
     leader_id = cluster.leader()
@@ -136,9 +136,9 @@ def test_a_refused_proposal_is_not_repeated_in_the_same_turn(quick_folder: Path)
     assert leader.node.core.last_index <= last_index + 1
 
 
-def test_no_lease_ends_in_the_grace_of_a_new_leader_and_its_owner_can_renew_it(quick_folder: Path) -> None:
+def test_no_lease_ends_in_the_grace_of_a_new_leader_and_its_owner_can_renew_it(tmp_path: Path) -> None:
     """The owner could not reach any leader. So the lease is due at the end of the grace and not earlier."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     client = upgraded(cluster)
     lease_id = grant(client, 2)
     cluster.kill(cluster.leader())

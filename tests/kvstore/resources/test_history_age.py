@@ -77,8 +77,8 @@ class Aging:
             host.machine.check()
 
 
-def test_what_is_younger_than_the_bound_is_read_and_what_is_older_is_gone(quick_folder: Path) -> None:
-    aging = Aging(quick_folder, 3)
+def test_what_is_younger_than_the_bound_is_read_and_what_is_older_is_gone(tmp_path: Path) -> None:
+    aging = Aging(tmp_path, 3)
     aging.write(4 * AGE_SECONDS)
 
     kept, gone = aging.ages()
@@ -88,10 +88,10 @@ def test_what_is_younger_than_the_bound_is_read_and_what_is_older_is_gone(quick_
     aging.check_members_agree()
 
 
-def test_a_new_leader_knows_the_past_of_its_predecessor(quick_folder: Path) -> None:
+def test_a_new_leader_knows_the_past_of_its_predecessor(tmp_path: Path) -> None:
     """The new leader knows the age of revisions from before its own term, because followers also note the times of
     revisions."""
-    aging = Aging(quick_folder, 3)
+    aging = Aging(tmp_path, 3)
     aging.write(3 * AGE_SECONDS)
     aging.cluster.kill(aging.cluster.leader())
     aging.cluster.leader()
@@ -103,8 +103,8 @@ def test_a_new_leader_knows_the_past_of_its_predecessor(quick_folder: Path) -> N
     aging.check_members_agree()
 
 
-def test_an_idle_store_forgets_everything_once_and_writes_nothing_more(quick_folder: Path) -> None:
-    aging = Aging(quick_folder, 1)
+def test_an_idle_store_forgets_everything_once_and_writes_nothing_more(tmp_path: Path) -> None:
+    aging = Aging(tmp_path, 1)
     aging.write(3)
     aging.pass_time(2 * AGE_SECONDS)
     (host,) = aging.cluster.hosts.values()
@@ -118,18 +118,18 @@ def test_an_idle_store_forgets_everything_once_and_writes_nothing_more(quick_fol
     assert host.node.core.last_index <= last_index + 2  # This is the entry that ends the session.
 
 
-def test_without_a_bound_nothing_goes(quick_folder: Path) -> None:
+def test_without_a_bound_nothing_goes(tmp_path: Path) -> None:
     """By default there is no bound on the age."""
     assert ServiceLimits().history_age_ns_max == 0
-    aging = Aging(quick_folder, 1, age_seconds=0)
+    aging = Aging(tmp_path, 1, age_seconds=0)
     aging.write(2 * AGE_SECONDS)
 
     assert aging.ages()[1] == []
     assert aging.compactions() == 0
 
 
-def test_at_feature_level_1_there_is_nothing_to_forget(quick_folder: Path) -> None:
-    aging = Aging(quick_folder, 1, level=1)
+def test_at_feature_level_1_there_is_nothing_to_forget(tmp_path: Path) -> None:
+    aging = Aging(tmp_path, 1, level=1)
     aging.write(2 * AGE_SECONDS)
     assert aging.compactions() == 0
 
@@ -141,9 +141,9 @@ def test_at_feature_level_1_there_is_nothing_to_forget(quick_folder: Path) -> No
     assert gone
 
 
-def test_a_refused_compaction_is_proposed_again(quick_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_compaction_is_proposed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compaction is refused while the disk is full, for example."""
-    aging = Aging(quick_folder, 1)
+    aging = Aging(tmp_path, 1)
     aging.write(AGE_SECONDS // 2)
     (host,) = aging.cluster.hosts.values()
 

@@ -56,8 +56,8 @@ class Hoard:
 
 
 @pytest.fixture
-def cluster(quick_folder: Path) -> Iterator[Cluster]:
-    cluster = Cluster(quick_folder, 1)
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, 1)
     cluster.leader()
     setting_up = cluster.client(ttl_ns=0)
     setting_up.do(ChangeLimits(results_bytes_max=RESULTS_BYTES_MAX))

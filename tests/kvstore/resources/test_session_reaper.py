@@ -58,8 +58,8 @@ class Flood:
 
 
 @pytest.fixture
-def cluster(quick_folder: Path) -> Iterator[Cluster]:
-    cluster = Cluster(quick_folder, 1)
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, 1)
     cluster.leader()
     cluster.client(ttl_ns=0).do(ChangeLimits(sessions_max=SESSIONS_MAX))
     yield cluster
@@ -168,9 +168,9 @@ def test_a_flood_without_end_keeps_an_honest_client_out_for_a_few_seconds_at_mos
     assert max(waited) < (0.2 if connections == 3 else 3), waited
 
 
-def test_a_new_leader_makes_room_as_well(quick_folder: Path) -> None:
+def test_a_new_leader_makes_room_as_well(tmp_path: Path) -> None:
     """Only the command that closes a session is replicated, so all members agree on it."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     cluster.client(ttl_ns=0).do(ChangeLimits(sessions_max=SESSIONS_MAX))
     filled(cluster)
     cluster.kill(cluster.leader())

@@ -44,9 +44,9 @@ class HostDriver:
         self.settle()
 
 
-async def test_a_client_that_is_alone_is_served_at_once_and_several_together(quick_folder: Path) -> None:
+async def test_a_client_that_is_alone_is_served_at_once_and_several_together(tmp_path: Path) -> None:
     with trio.fail_after(20):
-        cluster = Cluster(quick_folder, 1)
+        cluster = Cluster(tmp_path, 1)
         port = ClientListener(cluster.hosts[cluster.leader()].service)
         asked: list[str] = []
         port.attach(HostDriver(asked))
@@ -75,12 +75,12 @@ async def test_a_client_that_is_alone_is_served_at_once_and_several_together(qui
 
 
 async def test_a_crowd_takes_up_no_more_than_one_turn_of_the_node_can_bear_and_all_in_their_turn(
-    quick_folder: Path,
+    tmp_path: Path,
 ) -> None:
     """The port keeps the rest of the bytes that it has read for the next turn. Otherwise the node would get no turn and
     would send no heartbeats."""
     with trio.fail_after(20):
-        cluster = Cluster(quick_folder, 1)
+        cluster = Cluster(tmp_path, 1)
         service = cluster.hosts[cluster.leader()].service
         port = ClientListener(service)
         taken: list[int] = []
@@ -115,10 +115,10 @@ async def test_a_crowd_takes_up_no_more_than_one_turn_of_the_node_can_bear_and_a
 
 
 async def test_bytes_do_not_renew_the_deadline_of_a_frame(
-    quick_folder: Path, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     del autojump_clock
-    cluster = Cluster(quick_folder, 1)
+    cluster = Cluster(tmp_path, 1)
     async with trio.open_nursery() as nursery:
         theirs, _ = await greeted(cluster, nursery)
 
@@ -139,13 +139,13 @@ async def test_bytes_do_not_renew_the_deadline_of_a_frame(
 
 
 async def test_a_slow_upload_has_as_long_as_its_size_needs(
-    quick_folder: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A large frame has more time than a small one, and each of several frames has its own time."""
     del autojump_clock
     monkeypatch.setattr(client_listener, "BYTES_PER_SECOND_MIN", 10_000 / (3 * HALF_FRAME_SECONDS_MAX))
     large, small = (frame(encode_request(1, command_request(Put(b"k", bytes(size))))) for size in (10_000, 20))
-    cluster = Cluster(quick_folder, 1)
+    cluster = Cluster(tmp_path, 1)
     async with trio.open_nursery() as nursery:
         theirs, port = await greeted(cluster, nursery)
         splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
@@ -183,10 +183,10 @@ async def greeted(cluster: Cluster, nursery: trio.Nursery) -> tuple[trio.abc.Str
 
 
 async def test_a_stranger_that_had_to_wait_for_its_turn_still_has_only_so_long_for_its_hello(
-    quick_folder: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     del autojump_clock
-    cluster = Cluster(quick_folder, 1)
+    cluster = Cluster(tmp_path, 1)
     port = ClientListener(cluster.hosts[cluster.leader()].service)
     port.attach(HostDriver())
     monkeypatch.setattr(client_listener, "TURN_BYTES_MAX", 0)

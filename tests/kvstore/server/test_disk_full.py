@@ -46,13 +46,13 @@ def value_of(client: SimClient, number: int) -> bytes | None:
 
 
 def test_a_store_of_one_on_a_full_disk_refuses_writes_and_reads_on_and_writes_again_once_there_is_room(
-    quick_folder: Path,
+    tmp_path: Path,
 ) -> None:
     """Votes and compaction still work on a full disk. A refused put certainly had no effect.
 
     See docs/reference/specification.md#412-full-disk and docs/reference/specification.md#95-outcomes.
     """
-    cluster = Cluster(quick_folder, 1)
+    cluster = Cluster(tmp_path, 1)
     client = cluster.client()
 
     count = fill(cluster, client, "s1")
@@ -78,10 +78,10 @@ def test_a_store_of_one_on_a_full_disk_refuses_writes_and_reads_on_and_writes_ag
     assert of_its_disk(told) == []
 
 
-def test_a_member_whose_files_may_not_grow_to_its_ballast_again_ends_and_says_which_file(quick_folder: Path) -> None:
+def test_a_member_whose_files_may_not_grow_to_its_ballast_again_ends_and_says_which_file(tmp_path: Path) -> None:
     """If the member did not end, it would search for room forever, and report a full disk although the disk is not
     full."""
-    cluster = Cluster(quick_folder, 1)
+    cluster = Cluster(tmp_path, 1)
     fill(cluster, cluster.client(), "s1")
     host = cluster.hosts["s1"]
     host.files.bytes_max, host.files.file_bytes_max = None, StorageLimits().ballast_bytes - 1
@@ -90,22 +90,22 @@ def test_a_member_whose_files_may_not_grow_to_its_ballast_again_ends_and_says_wh
         cluster.wait(5)
 
     assert host.node.failure is not None
-    assert "ulimit -f" in failure_of_member(host.node.failure, quick_folder).hint
+    assert "ulimit -f" in failure_of_member(host.node.failure, tmp_path).hint
 
 
-def test_a_member_that_does_not_say_how_its_disk_is_is_understood(quick_folder: Path) -> None:
+def test_a_member_that_does_not_say_how_its_disk_is_is_understood(tmp_path: Path) -> None:
     """During an upgrade, the status of a member of an older build says nothing about its disk."""
-    host = Cluster(quick_folder, 1).hosts["s1"]
+    host = Cluster(tmp_path, 1).hosts["s1"]
     fields = status_to_map(status_of(host.node, host.machine))
     del fields["is_disk_full"], fields["disk_hangs"]
 
     assert of_its_disk(status_from_map(fields)) == []
 
 
-def test_a_learner_is_not_shown_as_a_follower(quick_folder: Path) -> None:
+def test_a_learner_is_not_shown_as_a_follower(tmp_path: Path) -> None:
     """A member of an older build does not report whether it is a voter or a learner. `hwm status` must handle such a
     member, too."""
-    host = Cluster(quick_folder, 1).hosts["s1"]
+    host = Cluster(tmp_path, 1).hosts["s1"]
     voter = replace(status_of(host.node, host.machine), role="follower")
 
     assert [role_and_part(replace(voter, part=part)) for part in ("voter", "", "learner", "outgoing")] == [
@@ -116,8 +116,8 @@ def test_a_learner_is_not_shown_as_a_follower(quick_folder: Path) -> None:
     ]
 
 
-def test_of_a_member_whose_disk_hangs_and_that_has_failed_both_is_said(quick_folder: Path) -> None:
-    host = Cluster(quick_folder, 1).hosts["s1"]
+def test_of_a_member_whose_disk_hangs_and_that_has_failed_both_is_said(tmp_path: Path) -> None:
+    host = Cluster(tmp_path, 1).hosts["s1"]
     told = status_of(host.node, host.machine)
 
     words = of_its_disk(replace(told, disk_hangs=True, failure="syncing the log failed: no good"))
@@ -126,8 +126,8 @@ def test_of_a_member_whose_disk_hangs_and_that_has_failed_both_is_said(quick_fol
     assert words[1].startswith("its disk hangs")
 
 
-def test_what_was_answered_before_the_disk_was_full_is_there_after_a_crash(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 1)
+def test_what_was_answered_before_the_disk_was_full_is_there_after_a_crash(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 1)
     client = cluster.client()
     count = fill(cluster, client, "s1")
 
@@ -139,11 +139,11 @@ def test_what_was_answered_before_the_disk_was_full_is_there_after_a_crash(quick
     assert value_of(client, count) is None
 
 
-def test_of_three_one_full_disk_stops_nobody(quick_folder: Path) -> None:
+def test_of_three_one_full_disk_stops_nobody(tmp_path: Path) -> None:
     """A follower without room accepts no more commands, but the other members are a majority. When the follower has
     room again, it gets all commands."""
     # Preallocated zeroes would give the member spare room on its full disk.
-    cluster = Cluster(quick_folder, 3, sizes=Sizes(storage=StorageLimits(preallocate_bytes=0)))
+    cluster = Cluster(tmp_path, 3, sizes=Sizes(storage=StorageLimits(preallocate_bytes=0)))
     client = cluster.client()
     client.do(Put(b"first", b"x"))
     leader = cluster.leader()
@@ -166,10 +166,10 @@ def test_of_three_one_full_disk_stops_nobody(quick_folder: Path) -> None:
     assert cluster.leader() == leader
 
 
-def test_of_three_the_leader_s_full_disk_holds_writes_up_until_another_leads(quick_folder: Path) -> None:
+def test_of_three_the_leader_s_full_disk_holds_writes_up_until_another_leads(tmp_path: Path) -> None:
     """The cluster recovers although nobody makes room on the disk. A put that comes before the next leader exists
     certainly has no effect, so a client may repeat it."""
-    cluster = Cluster(quick_folder, 3, sizes=Sizes(storage=StorageLimits(preallocate_bytes=0)))
+    cluster = Cluster(tmp_path, 3, sizes=Sizes(storage=StorageLimits(preallocate_bytes=0)))
     client = cluster.client()
     client.do(Put(b"first", b"x"))
     full = cluster.leader()
@@ -199,13 +199,13 @@ TINY = Sizes(
 @pytest.mark.timeout(60)
 # In the runs with the last three seeds, a sync finds no room at all.
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 47, 101, 113])
-def test_disks_that_become_full_and_empty_again_lose_nothing_and_stop_nobody(quick_folder: Path, seed: int) -> None:
+def test_disks_that_become_full_and_empty_again_lose_nothing_and_stop_nobody(tmp_path: Path, seed: int) -> None:
     """Members are killed and cut off during this run. In the end, each put that was answered is in the store, and no
     put that was refused is in the store.
 
     See docs/reference/specification.md#95-outcomes.
     """
-    random, cluster = Random(seed), Cluster(quick_folder, (1, 3)[seed % 2], sizes=TINY)
+    random, cluster = Random(seed), Cluster(tmp_path, (1, 3)[seed % 2], sizes=TINY)
     client = cluster.client()
     puts: dict[bytes, tuple[int, bytes]] = {}
     for number in range(100):

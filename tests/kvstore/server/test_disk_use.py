@@ -24,10 +24,10 @@ def bytes_of(folder: Path, suffix: str) -> list[int]:
     return [path.stat().st_size for path in folder.rglob(f"*{suffix}")]
 
 
-def test_the_log_and_the_snapshots_of_a_member_stay_within_their_bounds(quick_folder: Path) -> None:
+def test_the_log_and_the_snapshots_of_a_member_stay_within_their_bounds(tmp_path: Path) -> None:
     """While one member is away, clients put 300 KB in total to a state of 40 KB. Then the member comes back and is sent
     a snapshot."""
-    cluster = Cluster(quick_folder, 3, sizes=SIZES)
+    cluster = Cluster(tmp_path, 3, sizes=SIZES)
     client = cluster.client()
     leader = cluster.leader()
     away = next(node_id for node_id in cluster.hosts if node_id != leader)
@@ -36,9 +36,9 @@ def test_the_log_and_the_snapshots_of_a_member_stay_within_their_bounds(quick_fo
     for number in range(300):
         client.do(Put(b"%d" % (number % 40), bytes(VALUE_BYTES)))
         for node_id in cluster.hosts:
-            most_log = max(most_log, sum(bytes_of(quick_folder / node_id, ".wal")))
-            most_snapshots = max(most_snapshots, len(bytes_of(quick_folder / node_id, ".snap")))
-    largest = max(bytes_of(quick_folder, ".snap"))
+            most_log = max(most_log, sum(bytes_of(tmp_path / node_id, ".wal")))
+            most_snapshots = max(most_snapshots, len(bytes_of(tmp_path / node_id, ".snap")))
+    largest = max(bytes_of(tmp_path, ".snap"))
 
     assert LOG_BYTES + SEGMENT_BYTES < most_log <= max(RETAINED_BYTES, LOG_BYTES) + 2 * SEGMENT_BYTES
     assert most_snapshots <= 2
@@ -50,6 +50,6 @@ def test_the_log_and_the_snapshots_of_a_member_stay_within_their_bounds(quick_fo
     assert cluster.hosts[away].machine.revision == cluster.hosts[leader].machine.revision == 301
     assert cluster.hosts[away].node.core.snapshot_index > 0
     for node_id in cluster.hosts:
-        assert len(bytes_of(quick_folder / node_id, ".snap")) == 1
-        everything = sum(bytes_of(quick_folder / node_id, ".*"))
+        assert len(bytes_of(tmp_path / node_id, ".snap")) == 1
+        everything = sum(bytes_of(tmp_path / node_id, ".*"))
         assert everything <= RETAINED_BYTES + 2 * SEGMENT_BYTES + 2 * largest + BALLAST_BYTES + 4_096

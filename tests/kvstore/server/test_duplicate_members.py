@@ -11,8 +11,8 @@ from kvstore.server.cluster_requests import ClusterRequests
 from tests.kvstore.support.in_memory_cluster import Cluster
 
 
-def test_the_status_of_a_member_warns_of_copies_that_it_has_noticed(quick_folder: Path) -> None:
-    host = Cluster(quick_folder, 1).hosts["s1"]
+def test_the_status_of_a_member_warns_of_copies_that_it_has_noticed(tmp_path: Path) -> None:
+    host = Cluster(tmp_path, 1).hosts["s1"]
     cluster: ClusterRequests = host.service.cluster
     cluster.duplicate_members = lambda: ("s3",)
 
@@ -24,9 +24,9 @@ def test_the_status_of_a_member_warns_of_copies_that_it_has_noticed(quick_folder
     ]
 
 
-def test_a_member_that_does_not_say_whom_it_noticed_is_understood(quick_folder: Path) -> None:
+def test_a_member_that_does_not_say_whom_it_noticed_is_understood(tmp_path: Path) -> None:
     """During an upgrade, members of an older build do not report noticed copies."""
-    host = Cluster(quick_folder, 1).hosts["s1"]
+    host = Cluster(tmp_path, 1).hosts["s1"]
     (fields,) = host.service.cluster.answer(DecodedRequest(1, RequestKind.STATUS, [])) or ({},)
     del fields["duplicate_members"]
 

@@ -37,9 +37,9 @@ def release(cluster: Cluster, node_id: str) -> None:
     cluster.settle()
 
 
-def test_a_store_of_one_answers_a_write_only_after_its_own_sync(quick_folder: Path) -> None:
+def test_a_store_of_one_answers_a_write_only_after_its_own_sync(tmp_path: Path) -> None:
     """The bytes are already in the file, but the answer must wait for the sync."""
-    cluster, client, leader, _ = a_cluster_with_a_client(quick_folder, 1)
+    cluster, client, leader, _ = a_cluster_with_a_client(tmp_path, 1)
     hold(cluster, leader)
 
     ticket = client.submit(command_request(Put(b"a", b"1")))
@@ -50,9 +50,9 @@ def test_a_store_of_one_answers_a_write_only_after_its_own_sync(quick_folder: Pa
     assert client.result(ticket) == PutResult(3)
 
 
-def test_of_three_the_answer_waits_for_the_second_sync(quick_folder: Path) -> None:
+def test_of_three_the_answer_waits_for_the_second_sync(tmp_path: Path) -> None:
     """A copy counts when it is durable. This also applies to the leader's own copy."""
-    cluster, client, leader, followers = a_cluster_with_a_client(quick_folder, 3)
+    cluster, client, leader, followers = a_cluster_with_a_client(tmp_path, 3)
     hold(cluster, leader, *followers)
 
     ticket = client.submit(command_request(Put(b"a", b"1")))
@@ -67,12 +67,12 @@ def test_of_three_the_answer_waits_for_the_second_sync(quick_folder: Path) -> No
     assert client.result(ticket) == PutResult(3)
 
 
-def test_two_followers_are_a_majority_but_the_leader_shows_only_what_it_holds_itself(quick_folder: Path) -> None:
+def test_two_followers_are_a_majority_but_the_leader_shows_only_what_it_holds_itself(tmp_path: Path) -> None:
     """A node applies only entries that are both committed and durable on this node.
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """
-    cluster, client, leader, _ = a_cluster_with_a_client(quick_folder, 3)
+    cluster, client, leader, _ = a_cluster_with_a_client(tmp_path, 3)
     hold(cluster, leader)
 
     ticket = client.submit(command_request(Put(b"a", b"1")))
@@ -84,10 +84,10 @@ def test_two_followers_are_a_majority_but_the_leader_shows_only_what_it_holds_it
     assert client.result(ticket) == PutResult(3)
 
 
-def test_a_leader_whose_disk_hangs_makes_way_for_one_whose_disk_works(quick_folder: Path) -> None:
+def test_a_leader_whose_disk_hangs_makes_way_for_one_whose_disk_works(tmp_path: Path) -> None:
     """The leader's network works. So if this leader did not step down, nobody else would be elected. The next leader
     completes the waiting put."""
-    cluster, client, leader, _ = a_cluster_with_a_client(quick_folder, 3)
+    cluster, client, leader, _ = a_cluster_with_a_client(tmp_path, 3)
     hold(cluster, leader)
 
     ticket = client.submit(command_request(Put(b"a", b"1")), seconds=20)
@@ -100,9 +100,9 @@ def test_a_leader_whose_disk_hangs_makes_way_for_one_whose_disk_works(quick_fold
     assert cluster.hosts[leader].node.core.last_applied == cluster.hosts[cluster.leader()].node.core.last_applied
 
 
-def test_a_read_never_shows_what_is_not_yet_durable_on_a_majority(quick_folder: Path) -> None:
+def test_a_read_never_shows_what_is_not_yet_durable_on_a_majority(tmp_path: Path) -> None:
     """No entry above the high-water mark is visible, not even to a local read."""
-    cluster, client, _, followers = a_cluster_with_a_client(quick_folder, 3)
+    cluster, client, _, followers = a_cluster_with_a_client(tmp_path, 3)
     hold(cluster, *followers)
     written = client.submit(command_request(Put(b"a", b"1")))
     cluster.wait(0.05)
@@ -120,9 +120,9 @@ def test_a_read_never_shows_what_is_not_yet_durable_on_a_majority(quick_folder: 
     assert found.record is not None
 
 
-def test_a_session_exists_for_the_client_only_once_it_is_durable(quick_folder: Path) -> None:
+def test_a_session_exists_for_the_client_only_once_it_is_durable(tmp_path: Path) -> None:
     """A session id is a promise like any other answer."""
-    cluster, _, _, followers = a_cluster_with_a_client(quick_folder, 3)
+    cluster, _, _, followers = a_cluster_with_a_client(tmp_path, 3)
     hold(cluster, *followers)
     fresh = cluster.client()
 
@@ -137,10 +137,10 @@ def test_a_session_exists_for_the_client_only_once_it_is_durable(quick_folder: P
 
 @pytest.mark.parametrize("survivors", [("leader", 0), (0, 1), ("leader", 1)])
 def test_what_was_answered_survives_the_loss_of_any_one_member(
-    quick_folder: Path, survivors: tuple[str | int, str | int]
+    tmp_path: Path, survivors: tuple[str | int, str | int]
 ) -> None:
     """At least one of the two survivors always has the write, because the answer had waited for two syncs."""
-    cluster, client, leader, followers = a_cluster_with_a_client(quick_folder, 3)
+    cluster, client, leader, followers = a_cluster_with_a_client(tmp_path, 3)
     kept = {leader if each == "leader" else followers[int(each)] for each in survivors}
     hold(cluster, followers[1])
     client.do(Put(b"a", b"1"))

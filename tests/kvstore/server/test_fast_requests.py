@@ -27,8 +27,8 @@ TTL_NS = AdmissionLimits().session_ttl_ns_max
 
 
 @pytest.fixture
-def cluster(quick_folder: Path) -> Iterator[Cluster]:
-    cluster = Cluster(quick_folder, 1)
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, 1)
     cluster.leader()
     yield cluster
     cluster.hosts["s1"].kill()

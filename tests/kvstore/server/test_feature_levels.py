@@ -34,8 +34,8 @@ OLDER, NEWER = LevelRange(1, 1), LevelRange(1, 2)
 
 
 @pytest.fixture
-def cluster(quick_folder: Path) -> Iterator[Cluster]:
-    cluster = Cluster(quick_folder, 3, levels=OLDER)
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, 3, levels=OLDER)
     cluster.leader()
     yield cluster
     for host in cluster.hosts.values():

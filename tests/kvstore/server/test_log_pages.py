@@ -11,10 +11,10 @@ from tests.kvstore.server.test_service import RawClient
 from tests.kvstore.support.in_memory_cluster import Cluster
 
 
-def test_a_page_of_small_entries_is_a_small_part_of_the_log(quick_folder: Path) -> None:
+def test_a_page_of_small_entries_is_a_small_part_of_the_log(tmp_path: Path) -> None:
     """A page of 1 MiB with entries of 60 bytes would take a member 100 ms. Then 200 requests that arrive together would
     block the member for 20 s."""
-    cluster = Cluster(quick_folder, 1)
+    cluster = Cluster(tmp_path, 1)
     cluster.leader()
     client = RawClient(cluster)
     for request_id in range(1, 1_501):

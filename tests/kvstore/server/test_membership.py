@@ -55,9 +55,9 @@ def a_pair(folder: Path) -> tuple[Cluster, SimClient]:
     return cluster, client
 
 
-def test_the_leader_says_who_the_members_are_and_how_far_they_lag(quick_folder: Path) -> None:
+def test_the_leader_says_who_the_members_are_and_how_far_they_lag(tmp_path: Path) -> None:
     """A client may also ask another member, but that member knows only the content of its own log."""
-    cluster, client = a_pair(quick_folder)
+    cluster, client = a_pair(tmp_path)
     leader = cluster.leader()
 
     now = listing(client)
@@ -78,10 +78,10 @@ def test_the_leader_says_who_the_members_are_and_how_far_they_lag(quick_folder: 
     assert [each.lag for each in by_follower.members] == [None] * 3
 
 
-def test_a_change_is_answered_when_all_of_it_is_committed(quick_folder: Path) -> None:
+def test_a_change_is_answered_when_all_of_it_is_committed(tmp_path: Path) -> None:
     """The joint configuration comes first, and then the configuration without the removed member. The answer waits
     until the second configuration is committed."""
-    cluster, client = a_pair(quick_folder)
+    cluster, client = a_pair(tmp_path)
     leader = cluster.hosts[cluster.leader()]
     gone = next(node_id for node_id in cluster.hosts if node_id != leader.node.identity.node_id)
     last_index = leader.node.core.last_index
@@ -94,9 +94,9 @@ def test_a_change_is_answered_when_all_of_it_is_committed(quick_folder: Path) ->
     assert (now.removed, now.member(gone), len(now.members)) == ((gone,), None, 2)
 
 
-def test_a_learner_is_listed_and_its_client_address_reaches_clients(quick_folder: Path) -> None:
+def test_a_learner_is_listed_and_its_client_address_reaches_clients(tmp_path: Path) -> None:
     """Clients learn of the learner from the list of members, with which every connection begins."""
-    cluster, client = a_pair(quick_folder)
+    cluster, client = a_pair(tmp_path)
 
     client.ask(change_request(MembershipChange(add=(new("s4"),))))
 
@@ -108,9 +108,9 @@ def test_a_learner_is_listed_and_its_client_address_reaches_clients(quick_folder
     assert "s4:1" in late.core.addresses
 
 
-def test_every_refusal_has_its_word(quick_folder: Path) -> None:
+def test_every_refusal_has_its_word(tmp_path: Path) -> None:
     """No refused change has any effect."""
-    cluster, client = a_pair(quick_folder)
+    cluster, client = a_pair(tmp_path)
     client.ask(change_request(MembershipChange(add=(new("s4"),))))
     client.ask(change_request(MembershipChange(remove=("s4",))))
     client.ask(change_request(MembershipChange(add=(new("s5"),))))
@@ -136,10 +136,10 @@ def test_every_refusal_has_its_word(quick_folder: Path) -> None:
     assert listing(client) == before
 
 
-def test_a_second_change_waits_for_the_first(quick_folder: Path) -> None:
+def test_a_second_change_waits_for_the_first(tmp_path: Path) -> None:
     """Only one change may be open at a time. While two absent members delay the first change, the second change is
     refused as `pending`."""
-    cluster, client = a_pair(quick_folder)
+    cluster, client = a_pair(tmp_path)
     leader = cluster.leader()
     others = [node_id for node_id in cluster.hosts if node_id != leader]
     cluster.cut = set(others)
@@ -153,9 +153,9 @@ def test_a_second_change_waits_for_the_first(quick_folder: Path) -> None:
     assert client.ended[first].response is not None
 
 
-def test_of_the_future_voters_a_majority_must_have_been_heard(quick_folder: Path) -> None:
+def test_of_the_future_voters_a_majority_must_have_been_heard(tmp_path: Path) -> None:
     """A change that could not be committed is not begun, because an open change blocks all other changes."""
-    cluster, client = a_pair(quick_folder)
+    cluster, client = a_pair(tmp_path)
     leader = cluster.leader()
     cluster.kill(next(node_id for node_id in cluster.hosts if node_id != leader))
     cluster.wait(1.0)
@@ -164,9 +164,9 @@ def test_of_the_future_voters_a_majority_must_have_been_heard(quick_folder: Path
     assert refusal(client, MembershipChange(remove=(alive,))).reason == "no_quorum"
 
 
-def test_a_lost_answer_leaves_the_outcome_unknown_and_is_not_sent_again(quick_folder: Path) -> None:
+def test_a_lost_answer_leaves_the_outcome_unknown_and_is_not_sent_again(tmp_path: Path) -> None:
     """A change belongs to no session. The leader dies while the change is in its log, so the outcome is unknown."""
-    cluster, client = a_pair(quick_folder)
+    cluster, client = a_pair(tmp_path)
     leader = cluster.leader()
     cluster.cut = {node_id for node_id in cluster.hosts if node_id != leader}
     ticket = client.submit(change_request(MembershipChange(add=(new("s4"),))))
@@ -179,9 +179,9 @@ def test_a_lost_answer_leaves_the_outcome_unknown_and_is_not_sent_again(quick_fo
     assert listing(client).member("s4") is None
 
 
-def test_a_change_goes_to_whoever_leads(quick_folder: Path) -> None:
+def test_a_change_goes_to_whoever_leads(tmp_path: Path) -> None:
     """A member that does not lead names the leader. As for a write, the member has certainly done nothing."""
-    cluster, client = a_pair(quick_folder)
+    cluster, client = a_pair(tmp_path)
     cluster.kill(cluster.leader())
 
     client.ask(change_request(MembershipChange(add=(new("s4"),))), seconds=10)
@@ -189,9 +189,9 @@ def test_a_change_goes_to_whoever_leads(quick_folder: Path) -> None:
     assert listing(client).member("s4") is not None
 
 
-def test_a_removed_leader_answers_and_another_one_leads(quick_folder: Path) -> None:
+def test_a_removed_leader_answers_and_another_one_leads(tmp_path: Path) -> None:
     """The leader leads until its removal is committed. Then the client continues with the next leader."""
-    cluster, client = a_pair(quick_folder)
+    cluster, client = a_pair(tmp_path)
     old = cluster.leader()
 
     client.ask(change_request(MembershipChange(remove=(old,))))
@@ -204,10 +204,10 @@ def test_a_removed_leader_answers_and_another_one_leads(quick_folder: Path) -> N
     assert listing(client).removed == (old,)
 
 
-def test_a_store_of_one_that_nobody_can_reach_adds_no_member(quick_folder: Path) -> None:
+def test_a_store_of_one_that_nobody_can_reach_adds_no_member(tmp_path: Path) -> None:
     """The store has neither an address nor a port for peers, and must get them first. The next change then adds the
     store's address to the list of members."""
-    cluster, client = a_pair(quick_folder)
+    cluster, client = a_pair(tmp_path)
     leader = cluster.hosts[cluster.leader()]
     own_id = leader.node.identity.node_id
     leader.node.propose_change(MembershipChange(update=(Member(own_id, "", f"{own_id}:1"),)), 10_000)
@@ -250,9 +250,9 @@ def test_an_address_at_which_nobody_would_find_the_member_is_refused_by_name(add
         assert refused.value.reason is ChangeRefusal.INVALID
 
 
-def test_a_listing_of_a_newer_member_may_tell_more(quick_folder: Path) -> None:
+def test_a_listing_of_a_newer_member_may_tell_more(tmp_path: Path) -> None:
     """A listing consists of maps with names as keys. This build ignores unknown names."""
-    _, client = a_pair(quick_folder)
+    _, client = a_pair(tmp_path)
     response = client.ask(membership_request())
     fields = dict(response.fields[0])
     fields["members"] = [{**each, "mood": "good"} for each in fields["members"]]
@@ -272,10 +272,10 @@ def test_the_numbers_are_on_wires_already() -> None:
     assert Configuration.of([new("s4")]).members[0].peer_address == "s4:2"
 
 
-def test_a_client_learns_of_new_members_while_nothing_happens_to_its_leader(quick_folder: Path) -> None:
+def test_a_client_learns_of_new_members_while_nothing_happens_to_its_leader(tmp_path: Path) -> None:
     """The client asks the leader for the members from time to time. Otherwise it could know no living member after the
     leader has gone."""
-    cluster, client = a_pair(quick_folder)
+    cluster, client = a_pair(tmp_path)
     client.ask(change_request(MembershipChange(add=(new("s4"),))))
     assert "s4:1" not in client.core.addresses
 

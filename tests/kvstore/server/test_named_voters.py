@@ -66,11 +66,11 @@ def come_as_the_second_s4(folder: Path, cluster: Cluster, follower: Host) -> Non
     cluster.wait(1)
 
 
-def test_who_becomes_a_voter_is_heard_by_those_who_have_met_an_earlier_folder_of_its_id(quick_folder: Path) -> None:
-    cluster, follower = three_and_a_follower_who_has_met_the_first_s4(quick_folder)
+def test_who_becomes_a_voter_is_heard_by_those_who_have_met_an_earlier_folder_of_its_id(tmp_path: Path) -> None:
+    cluster, follower = three_and_a_follower_who_has_met_the_first_s4(tmp_path)
     client = cluster.client()
     client.ask(change_request(MembershipChange(add=(S4,))))
-    come_as_the_second_s4(quick_folder, cluster, follower)
+    come_as_the_second_s4(tmp_path, cluster, follower)
     # The follower does not know yet which folder the entry names.
     with pytest.raises(PeerRefused, match="forgotten its votes"):
         follower.node.peer_hello("s4", SECOND)
@@ -91,12 +91,12 @@ def test_who_becomes_a_voter_is_heard_by_those_who_have_met_an_earlier_folder_of
     assert [m.incarnation_id for m in follower.node.core.committed_configuration.members if m != named] == [b""] * 3
 
 
-def test_who_moves_as_it_becomes_a_voter_is_named_with_its_new_address(quick_folder: Path) -> None:
+def test_who_moves_as_it_becomes_a_voter_is_named_with_its_new_address(tmp_path: Path) -> None:
     """One change may contain both the promotion and the move. A change that updates a member twice is refused."""
-    cluster, follower = three_and_a_follower_who_has_met_the_first_s4(quick_folder)
+    cluster, follower = three_and_a_follower_who_has_met_the_first_s4(tmp_path)
     client, moved = cluster.client(), Member("s4", "s4:3", "s4:1")
     client.ask(change_request(MembershipChange(add=(S4,))))
-    come_as_the_second_s4(quick_folder, cluster, follower)
+    come_as_the_second_s4(tmp_path, cluster, follower)
 
     with pytest.raises(ChangeRefused, match="s4 is updated twice"):
         client.ask(change_request(MembershipChange(promote=("s4",), update=(moved, S4))))
@@ -106,8 +106,8 @@ def test_who_moves_as_it_becomes_a_voter_is_named_with_its_new_address(quick_fol
     assert named == Member("s4", "s4:3", "s4:1", SECOND)
 
 
-def test_who_was_never_heard_by_the_leader_becomes_no_voter_and_is_not_named(quick_folder: Path) -> None:
-    cluster, _ = three_and_a_follower_who_has_met_the_first_s4(quick_folder)
+def test_who_was_never_heard_by_the_leader_becomes_no_voter_and_is_not_named(tmp_path: Path) -> None:
+    cluster, _ = three_and_a_follower_who_has_met_the_first_s4(tmp_path)
     client = cluster.client()
     client.ask(change_request(MembershipChange(add=(S4,))))
 
@@ -117,8 +117,8 @@ def test_who_was_never_heard_by_the_leader_becomes_no_voter_and_is_not_named(qui
     assert S4 in cluster.hosts[cluster.leader()].node.core.configuration.learners
 
 
-def test_a_member_says_what_folder_it_has_met_under_an_id_that_is_no_members(quick_folder: Path) -> None:
-    cluster, follower = three_and_a_follower_who_has_met_the_first_s4(quick_folder)
+def test_a_member_says_what_folder_it_has_met_under_an_id_that_is_no_members(tmp_path: Path) -> None:
+    cluster, follower = three_and_a_follower_who_has_met_the_first_s4(tmp_path)
     client, address = cluster.client(), f"{follower.identity.node_id}:1"
 
     asked = [decode_membership(client.ask(membership_request(address, about=each))) for each in ("s4", "s5", "")]

@@ -43,26 +43,26 @@ def value_of(response: Response) -> bytes | None:
     return None if result.record is None else result.record.value
 
 
-def test_a_lease_read_is_answered_by_the_leader_and_says_so(quick_folder: Path) -> None:
+def test_a_lease_read_is_answered_by_the_leader_and_says_so(tmp_path: Path) -> None:
     """Lease reads must be configured for the cluster."""
-    _, client, leader, _ = a_cluster(quick_folder, LEASES)
+    _, client, leader, _ = a_cluster(tmp_path, LEASES)
 
     answer = ask(client, Consistency.LEASE)
 
     assert (answer.consistency, answer.node_id, value_of(answer)) == (Consistency.LEASE, leader, b"1")
 
 
-def test_a_lease_read_without_the_setting_is_refused(quick_folder: Path) -> None:
+def test_a_lease_read_without_the_setting_is_refused(tmp_path: Path) -> None:
     """The member refuses the read, and does not answer it with another kind of read."""
-    _, client, _, _ = a_cluster(quick_folder)
+    _, client, _, _ = a_cluster(tmp_path)
 
     with pytest.raises(Unsupported, match="lease"):
         ask(client, Consistency.LEASE)
 
 
-def test_a_leader_that_is_cut_off_serves_no_lease_read_when_another_may_lead(quick_folder: Path) -> None:
+def test_a_leader_that_is_cut_off_serves_no_lease_read_when_another_may_lead(tmp_path: Path) -> None:
     """The leader's lease ends before the other members may vote for another leader."""
-    cluster, client, leader, follower = a_cluster(quick_folder, LEASES)
+    cluster, client, leader, follower = a_cluster(tmp_path, LEASES)
     cluster.cut = {leader}
     cluster.wait(0.31)
     old = cluster.hosts[leader]
@@ -72,9 +72,9 @@ def test_a_leader_that_is_cut_off_serves_no_lease_read_when_another_may_lead(qui
     del follower
 
 
-def test_a_follower_answers_a_linearizable_read(quick_folder: Path) -> None:
+def test_a_follower_answers_a_linearizable_read(tmp_path: Path) -> None:
     """The follower first asks the leader for a read index, and labels its answer as a follower read."""
-    cluster, client, _, follower = a_cluster(quick_folder)
+    cluster, client, _, follower = a_cluster(tmp_path)
     client.do(Put(b"a", b"2"))
 
     answer = ask(client, Consistency.FOLLOWER, follower)
@@ -85,10 +85,10 @@ def test_a_follower_answers_a_linearizable_read(quick_folder: Path) -> None:
         ask(client, Consistency.FOLLOWER, follower, seconds=2)
 
 
-def test_of_a_member_that_hears_no_leader_that_is_said(quick_folder: Path) -> None:
+def test_of_a_member_that_hears_no_leader_that_is_said(tmp_path: Path) -> None:
     """If a client asks only this member, the error does not advise it to check its addresses, because the member has
     answered."""
-    cluster, client, _, follower = a_cluster(quick_folder)
+    cluster, client, _, follower = a_cluster(tmp_path)
     for node_id in set(cluster.hosts) - {follower}:
         cluster.kill(node_id)
     cluster.wait(2)
@@ -101,8 +101,8 @@ def test_of_a_member_that_hears_no_leader_that_is_said(quick_folder: Path) -> No
         assert "addresses" not in refusal.value.hint
 
 
-def test_who_asks_a_follower_for_what_the_leader_alone_answers_is_told_what_to_ask(quick_folder: Path) -> None:
-    _, client, leader, follower = a_cluster(quick_folder)
+def test_who_asks_a_follower_for_what_the_leader_alone_answers_is_told_what_to_ask(tmp_path: Path) -> None:
+    _, client, leader, follower = a_cluster(tmp_path)
 
     with pytest.raises(Unavailable) as refusal:
         ask(client, Consistency.LINEARIZABLE, follower)
@@ -112,9 +112,9 @@ def test_who_asks_a_follower_for_what_the_leader_alone_answers_is_told_what_to_a
     assert "addresses" not in refusal.value.hint
 
 
-def test_a_bounded_read_is_answered_with_its_age_as_long_as_that_can_be_proven(quick_folder: Path) -> None:
+def test_a_bounded_read_is_answered_with_its_age_as_long_as_that_can_be_proven(tmp_path: Path) -> None:
     """If the state is older than the bound, the read is refused. The refusal says how old the state may be."""
-    cluster, client, _, follower = a_cluster(quick_folder)
+    cluster, client, _, follower = a_cluster(tmp_path)
     assert ask(client, Consistency.BOUNDED, follower, age_ms=500).consistency == Consistency.FOLLOWER
     cluster.cut = {follower}
     cluster.wait(0.4)
@@ -130,9 +130,9 @@ def test_a_bounded_read_is_answered_with_its_age_as_long_as_that_can_be_proven(q
     assert refusal.value.age_ms >= 1_400
 
 
-def test_ranges_can_be_read_in_every_way(quick_folder: Path) -> None:
+def test_ranges_can_be_read_in_every_way(tmp_path: Path) -> None:
     """The read modes apply to all reads, not only to gets."""
-    _, client, _, follower = a_cluster(quick_folder, LEASES)
+    _, client, _, follower = a_cluster(tmp_path, LEASES)
     for consistency in Consistency:
         address = f"{follower}:1" if consistency in (Consistency.FOLLOWER, Consistency.BOUNDED) else None
         answer = client.ask(read_request(Range(), consistency, address, max_staleness_ms=1_000))

@@ -42,8 +42,8 @@ class PanicException(BaseException):
 
 
 @pytest.fixture
-def cluster(quick_folder: Path) -> Iterator[Cluster]:
-    cluster = Cluster(quick_folder, 1)
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, 1)
     cluster.leader()
     yield cluster
     for host in cluster.hosts.values():
@@ -250,12 +250,12 @@ def test_the_places_that_are_told_apart_are_bounded(caplog: pytest.LogCaptureFix
 
 
 def test_a_client_is_told_at_once_and_carries_it_to_no_other_member(
-    quick_folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request would fail at every member. So the client sends it to only one of the three members, and continues
     with the next operation."""
     lay_tripwire(monkeypatch, TypeError())
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     cluster.leader()
     client = cluster.client()
     client.do(Put(b"k", b"v"))

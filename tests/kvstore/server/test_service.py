@@ -77,8 +77,8 @@ class RawClient:
 
 
 @pytest.fixture
-def cluster(quick_folder: Path) -> Iterator[Cluster]:
-    cluster = Cluster(quick_folder, 1)
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, 1)
     cluster.leader()
     yield cluster
     cluster.hosts["s1"].kill()
@@ -149,10 +149,10 @@ def test_a_peer_on_the_client_port_is_told_so(cluster: Cluster) -> None:
     assert "peer port" in refusal.text
 
 
-def test_clients_over_the_bound_are_refused_politely(quick_folder: Path) -> None:
+def test_clients_over_the_bound_are_refused_politely(tmp_path: Path) -> None:
     """If there are `connections_max` clients already, a further client gets a refusal and is not left without an
     answer."""
-    cluster = Cluster(quick_folder, 1, ServiceLimits(connections_max=1))
+    cluster = Cluster(tmp_path, 1, ServiceLimits(connections_max=1))
     RawClient(cluster, 1)
 
     second = RawClient(cluster, 2, greets=False)
@@ -219,10 +219,10 @@ def test_every_response_names_revision_consistency_and_node(cluster: Cluster) ->
     assert (lease.code, lease.revision, lease.node_id) == (Code.UNSUPPORTED, 2, "s1")
 
 
-def test_requests_in_flight_are_bounded_and_the_rest_is_served_later(quick_folder: Path) -> None:
+def test_requests_in_flight_are_bounded_and_the_rest_is_served_later(tmp_path: Path) -> None:
     """When `in_flight_max` requests are open, received frames wait and the member reads no more. In the end every
     request is answered."""
-    cluster = Cluster(quick_folder, 1, ServiceLimits(in_flight_max=4))
+    cluster = Cluster(tmp_path, 1, ServiceLimits(in_flight_max=4))
     cluster.leader()
     client = RawClient(cluster)
     requests = [frame(encode_request(i, command_request(Put(b"k%d" % i, b"v")))) for i in range(1, 11)]
@@ -237,10 +237,10 @@ def test_requests_in_flight_are_bounded_and_the_rest_is_served_later(quick_folde
     assert client.service.wants_input(1)
 
 
-def test_a_client_that_takes_no_answers_is_read_no_further(quick_folder: Path) -> None:
+def test_a_client_that_takes_no_answers_is_read_no_further(tmp_path: Path) -> None:
     """When `unsent_bytes_max` bytes are unsent, the member leaves the client's bytes in the socket, so memory does not
     grow. The member serves the client again when the client reads."""
-    cluster = Cluster(quick_folder, 1, ServiceLimits(unsent_bytes_max=1000))
+    cluster = Cluster(tmp_path, 1, ServiceLimits(unsent_bytes_max=1000))
     cluster.leader()
     client = RawClient(cluster)
     client.ask(encode_request(1, command_request(Put(b"big", bytes(600)))))
@@ -260,10 +260,10 @@ READ_BIG = read_request(Get(b"big"), Consistency.LINEARIZABLE)
 
 
 @pytest.mark.parametrize("request_of_it", [READ_BIG, command_request(Txn((), (Get(b"big"),)))])
-def test_what_a_client_takes_no_answers_to_is_answered_no_further(quick_folder: Path, request_of_it: Request) -> None:
+def test_what_a_client_takes_no_answers_to_is_answered_no_further(tmp_path: Path, request_of_it: Request) -> None:
     """Thousands of requests in flight may each have a large answer. No answer may be encoded before there is room for
     it."""
-    cluster = Cluster(quick_folder, 1, ServiceLimits(unsent_bytes_max=1000))
+    cluster = Cluster(tmp_path, 1, ServiceLimits(unsent_bytes_max=1000))
     cluster.leader()
     client = RawClient(cluster)
     client.ask(encode_request(1, command_request(Put(b"big", bytes(600)))))
@@ -284,9 +284,9 @@ def test_what_a_client_takes_no_answers_to_is_answered_no_further(quick_folder: 
     assert client.service.wants_input(1)
 
 
-def test_a_bounded_read_whose_answer_had_to_wait_for_room_is_judged_by_its_age_of_then(quick_folder: Path) -> None:
+def test_a_bounded_read_whose_answer_had_to_wait_for_room_is_judged_by_its_age_of_then(tmp_path: Path) -> None:
     """A client that reads slowly must not get a state that has become too old while the answer waited."""
-    cluster = Cluster(quick_folder, 1, ServiceLimits(unsent_bytes_max=1000))
+    cluster = Cluster(tmp_path, 1, ServiceLimits(unsent_bytes_max=1000))
     cluster.leader()
     client = RawClient(cluster)
     client.ask(encode_request(1, command_request(Put(b"big", bytes(600)))))
@@ -332,9 +332,9 @@ def test_a_repeated_request_gets_the_kept_result_with_its_revision(cluster: Clus
     assert cluster.hosts["s1"].machine.get(b"a").record is None
 
 
-def test_a_follower_names_the_leader_and_its_client_address(quick_folder: Path) -> None:
+def test_a_follower_names_the_leader_and_its_client_address(tmp_path: Path) -> None:
     """NotLeader means that the request certainly had no effect at this member. It also names the leader."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     leader = cluster.leader()
     cluster.wait(0.2)
     follower = cluster.hosts[next(node_id for node_id in cluster.hosts if node_id != leader)]

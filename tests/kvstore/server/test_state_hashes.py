@@ -48,9 +48,9 @@ WITH_HASH = status_of_member(with_hash=True)
 
 
 @pytest.fixture
-def cluster(quick_folder: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """One member with KEYS keys: its hash takes several slices."""
-    cluster = Cluster(quick_folder, 1)
+    cluster = Cluster(tmp_path, 1)
     cluster.leader()
     host = cluster.hosts["s1"]
     for first in range(0, KEYS, 100):
@@ -387,9 +387,9 @@ def test_hundreds_of_requests_without_a_fast_path_are_taken_up_a_few_a_turn(
     assert not service.has_work
 
 
-def test_a_follower_refuses_hundreds_of_requests_a_few_a_turn(quick_folder: Path) -> None:
+def test_a_follower_refuses_hundreds_of_requests_a_few_a_turn(tmp_path: Path) -> None:
     """The bound per turn also applies to requests for which a leader has a fast path."""
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(tmp_path, 3)
     leader = cluster.leader()
     if leader == "s1":
         cluster.hosts["s1"].node.transfer_leadership(None)

@@ -45,8 +45,8 @@ WATCH = 13
 
 
 @pytest.fixture
-def cluster(quick_folder: Path) -> Iterator[Cluster]:
-    cluster = Cluster(quick_folder, 1)
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, 1)
     cluster.leader()
     client = cluster.client()
     client.do(RaiseFeatureLevel(2))
@@ -171,8 +171,8 @@ def test_an_id_of_an_open_watch_cannot_be_used_for_another_one(cluster: Cluster)
     assert client.service.watches.count == 0, "the watches of a closed connection are gone"
 
 
-def test_a_watch_needs_feature_level_2_and_a_history(quick_folder: Path, cluster: Cluster) -> None:
-    old_cluster = Cluster(quick_folder / "old", 1)
+def test_a_watch_needs_feature_level_2_and_a_history(tmp_path: Path, cluster: Cluster) -> None:
+    old_cluster = Cluster(tmp_path / "old", 1)
     old = RawClient(old_cluster)
     assert old.ask(watch_body(7)).code == Code.NOT_LEADER  # Nobody leads, so nobody knows the level in force.
     old_cluster.leader()
@@ -200,10 +200,10 @@ def test_a_watch_from_a_compacted_revision_is_refused_with_the_oldest_one(cluste
 
 
 def test_a_connection_that_does_not_read_is_sent_a_bounded_amount_and_still_gets_other_answers(
-    quick_folder: Path,
+    tmp_path: Path,
 ) -> None:
     """In etcd (#15402), large reads starved a watch on the same connection, and the watch starved the reads."""
-    cluster = Cluster(quick_folder / "other", 1, ServiceLimits(unsent_bytes_max=4 << 20))
+    cluster = Cluster(tmp_path / "other", 1, ServiceLimits(unsent_bytes_max=4 << 20))
     cluster.client().do(RaiseFeatureLevel(2))
     cluster.clients.clear()
     client = RawClient(cluster)
@@ -230,9 +230,9 @@ def test_a_connection_that_does_not_read_is_sent_a_bounded_amount_and_still_gets
     assert [change.revision for each in seen for change in each.changes] == list(range(2, 22))
 
 
-def test_a_follower_tells_of_what_it_has_applied(quick_folder: Path) -> None:
+def test_a_follower_tells_of_what_it_has_applied(tmp_path: Path) -> None:
     """A follower completes no request, but its watches get each change at once."""
-    cluster = Cluster(quick_folder / "three", 3)
+    cluster = Cluster(tmp_path / "three", 3)
     client = cluster.client()
     client.do(RaiseFeatureLevel(2))
     cluster.settle()

@@ -30,11 +30,11 @@ def test_each_program_of_the_page_is_run() -> None:
 def test_a_program_prints_what_it_says(
     name: str,
     member_address: str,
-    quick_folder: Path,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(quick_folder)
+    monkeypatch.chdir(tmp_path)
     source = re.sub(r"\[\"127\.0\.0\.1:7101.*?\]", f'["{member_address}"]', PROGRAMS[name])
     program: dict[str, Any] = {}
     exec(source, program)

@@ -113,9 +113,9 @@ async def test_a_watch_tells_the_address_and_the_reason(world: World) -> None:
 
 
 @in_each_world
-async def test_a_port_for_members_is_named_at_once(world: World, quick_folder: Any) -> None:
+async def test_a_port_for_members_is_named_at_once(world: World, tmp_path: Any) -> None:
     """The deadline is longer than the test may take."""
-    with MemberThread(quick_folder / "s1", node_id="s1", members=PAIR, listen_peer="127.0.0.1:0") as member:
+    with MemberThread(tmp_path / "s1", node_id="s1", members=PAIR, listen_peer="127.0.0.1:0") as member:
         async with world.client([member.peer_address], deadline_seconds=3_600.0) as client:
             for _ in range(2):
                 with pytest.raises(Unavailable, match=f"{member.peer_address}: this is a port for members") as refused:
@@ -127,10 +127,10 @@ async def test_a_port_for_members_is_named_at_once(world: World, quick_folder: A
 
 
 @in_each_world
-async def test_a_port_for_members_beside_a_client_port_does_no_harm(world: World, quick_folder: Any) -> None:
+async def test_a_port_for_members_beside_a_client_port_does_no_harm(world: World, tmp_path: Any) -> None:
     with (
-        MemberThread(quick_folder / "s1", node_id="s1", members=PAIR, listen_peer="127.0.0.1:0") as member,
-        MemberThread(quick_folder / "alone") as alone,
+        MemberThread(tmp_path / "s1", node_id="s1", members=PAIR, listen_peer="127.0.0.1:0") as member,
+        MemberThread(tmp_path / "alone") as alone,
     ):
         for _ in range(4):
             async with world.client([member.peer_address, alone.address]) as client:
@@ -173,29 +173,29 @@ async def test_calls_that_are_open_when_the_client_ends_are_told(world: World) -
 
 
 @in_each_world
-async def test_a_member_that_comes_back_is_found_again(world: World, quick_folder: Any) -> None:
+async def test_a_member_that_comes_back_is_found_again(world: World, tmp_path: Any) -> None:
     """The client is open while its member stops, and while another run of the member begins at the same port."""
-    with MemberThread(quick_folder / "s1") as member:
+    with MemberThread(tmp_path / "s1") as member:
         address = member.address
         async with world.client([address]) as client:
             await client.put("a", "1")
             member.stop()
             with pytest.raises((Unavailable, OutcomeUnknown)):
                 await client.put("a", "2", deadline_seconds=0.5)
-            with MemberThread(quick_folder / "s1", listen_client=address):
+            with MemberThread(tmp_path / "s1", listen_client=address):
                 await client.put("a", "3", deadline_seconds=20.0)
                 assert (await client.get("a")).record.value == b"3"
 
 
 @in_each_world
-async def test_a_watch_goes_on_when_its_member_comes_back(world: World, quick_folder: Any) -> None:
-    with MemberThread(quick_folder / "s1") as member:
+async def test_a_watch_goes_on_when_its_member_comes_back(world: World, tmp_path: Any) -> None:
+    with MemberThread(tmp_path / "s1") as member:
         address = member.address
         async with world.client([address]) as client, client.watch(prefix="w") as watch:
             await client.put("w1", "")
             assert (await anext(watch)).key == b"w1"
             member.stop()
-            with MemberThread(quick_folder / "s1", listen_client=address):
+            with MemberThread(tmp_path / "s1", listen_client=address):
                 await client.put("w2", "", deadline_seconds=20.0)
                 assert (await anext(watch)).key == b"w2"
 

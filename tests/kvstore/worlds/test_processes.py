@@ -165,7 +165,7 @@ def test_ctrl_c_in_asyncio_cancels_the_program_and_closes_the_client(member_addr
     assert (code, out, errors) == (0, "waiting\ncancelled b'1'\nended\n", "")
 
 
-def test_ctrl_c_stops_an_embedded_member_of_asyncio(quick_folder: Path) -> None:
+def test_ctrl_c_stops_an_embedded_member_of_asyncio(tmp_path: Path) -> None:
     source = """
         import asyncio, sys
         from kvstore.asyncio import open_node
@@ -183,7 +183,7 @@ def test_ctrl_c_stops_an_embedded_member_of_asyncio(quick_folder: Path) -> None:
                 print((await store.get("key")).record.value)
         asyncio.run(again())
     """
-    code, out, errors = program(source, str(quick_folder / "data"), interrupt_at="waiting")
+    code, out, errors = program(source, str(tmp_path / "data"), interrupt_at="waiting")
 
     assert (code, errors) == (0, "")
     assert out.split("\n")[1:3] == ["ended", "b'1'"]
@@ -205,7 +205,7 @@ def test_a_program_that_forgets_its_blocking_client_ends(member_address: str) ->
     assert (code, out, errors) == (0, "the end\n", "")
 
 
-def test_a_program_that_forgets_its_member_stops_it_at_the_end(quick_folder: Path) -> None:
+def test_a_program_that_forgets_its_member_stops_it_at_the_end(tmp_path: Path) -> None:
     source = """
         import sys
         from kvstore.blocking import open_node
@@ -220,8 +220,8 @@ def test_a_program_that_forgets_its_member_stops_it_at_the_end(quick_folder: Pat
         with open_node(sys.argv[1]) as store:
             print(store.get("key").record.value)
     """
-    assert program(source, str(quick_folder / "data")) == (0, "the end\n", "")
-    assert program(again, str(quick_folder / "data")) == (0, "b'1'\n", "")
+    assert program(source, str(tmp_path / "data")) == (0, "the end\n", "")
+    assert program(again, str(tmp_path / "data")) == (0, "b'1'\n", "")
 
 
 FORKS = {

@@ -492,9 +492,9 @@ def test_a_traceback_shows_the_hint_and_the_notes() -> None:
 
 
 @in_each_world
-async def test_a_new_folder_names_the_argument_of_open_node(world: World, quick_folder: Path) -> None:
+async def test_a_new_folder_names_the_argument_of_open_node(world: World, tmp_path: Path) -> None:
     with pytest.raises(kvstore.NotInitialized, match=r"open_node\(\.\.\., bootstrap=True\)"):
-        async with world.open_node(quick_folder / "s1"):
+        async with world.open_node(tmp_path / "s1"):
             pass
 
 

@@ -48,11 +48,11 @@ def led_by(leader: Life) -> tuple[str, int]:
 
 
 async def test_a_leader_whose_disk_stalls_leads_on_and_answers_nobody_before_it_has_synced(
-    quick_folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disks = HangingDisks(monkeypatch)
     with trio.fail_after(40):
-        async with lives_in(quick_folder) as lives:
+        async with lives_in(tmp_path) as lives:
             leader = await lives.leader()
             led, index = led_by(leader), leader.node.core.last_index + 1
             goes_on = disks.hang(led[0])
@@ -77,11 +77,11 @@ async def test_a_leader_whose_disk_stalls_leads_on_and_answers_nobody_before_it_
 
 
 async def test_a_leader_whose_disk_hangs_is_followed_by_another_which_answers_meanwhile(
-    quick_folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disks = HangingDisks(monkeypatch)
     with trio.fail_after(40):
-        async with lives_in(quick_folder) as lives:
+        async with lives_in(tmp_path) as lives:
             first = await lives.leader()
             first_id = first.node.identity.node_id
             goes_on = disks.hang(first_id)
@@ -101,12 +101,12 @@ async def test_a_leader_whose_disk_hangs_is_followed_by_another_which_answers_me
 
 
 async def test_a_sync_that_fails_after_it_hung_ends_all_promises(
-    quick_folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disks = HangingDisks(monkeypatch)
     with trio.fail_after(40):
         with pytest.raises(ExceptionGroup) as ended:
-            await hang_and_fail(quick_folder, disks, monkeypatch)
+            await hang_and_fail(tmp_path, disks, monkeypatch)
 
     assert ended.group_contains(NodeStopped, match="syncing the log failed: .*Input/output error")
 
