@@ -152,9 +152,9 @@ def test_the_windows_of_all_streams_change_once_for_each_frame_of_settings() -> 
     connection = http_connection()
     requests = b"".join(frame(1, 5, each, HEADERS_OF_PUT) for each in range(1, 1_801, 2))
     connection.receive(PREFACE + SETTINGS + requests, 1)
-    began = time.perf_counter()
+    began = time.thread_time()
     assert not connection.receive(frame(4, 0, 0, b"\0\4\0\0\0\0\0\4\0\1\0\0" * 1_365), 1)
-    assert time.perf_counter() - began < 0.1
+    assert time.thread_time() - began < 0.1
 
 
 def test_the_table_of_response_headers_stays_small_for_a_client_that_offers_4_gib() -> None:
