@@ -1,5 +1,5 @@
-"""The package in the form in which a new user gets it. The wheel and the source archive are built, the wheel is
-installed into an empty virtual environment, and the tutorial runs there."""
+"""The package in the form in which a new user gets it. The wheel and the source archive are built, each is
+installed into an empty virtual environment, and the tutorial runs beside the wheel."""
 
 from __future__ import annotations
 
@@ -106,6 +106,18 @@ def test_the_wheel_names_its_commands_and_extras(built: Built) -> None:
     for command in PROJECT["project"]["scripts"]:
         assert found["Version"] in run(built.commands / command, "--version")
         assert run(built.commands / command, "--help").startswith(f"Usage: {command} ")
+
+
+def test_the_archive_is_installed_as_pip_installs_it(built: Built, tmp_path: Path) -> None:
+    """Where there is no wheel, pip builds one from the archive, with the build system that the archive names."""
+    commands = environment_with(tmp_path / "user", built.archive)
+
+    for command in PROJECT["project"]["scripts"]:
+        assert PROJECT["project"]["version"] in run(commands / command, "--version")
+    with zipfile.ZipFile(built.wheel) as wheel:
+        wanted = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    (installed,) = (tmp_path / "user").glob("lib/python*/site-packages")
+    assert {name for name in wanted if not (installed / name).is_file()} == set()
 
 
 def test_types_of_the_installed_package_reach_a_program(built: Built, tmp_path: Path) -> None:
