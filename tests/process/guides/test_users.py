@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -122,6 +124,38 @@ async def lose_the_right(shop: Client, root: Client) -> None:
             while (await anext(keys)).kind != "delete":
                 pass
     assert [type(error) for error in ends] == [LeaseLost]
+
+
+def test_the_audit_trail_is_lines_of_json_with_their_times(tmp_path: Path) -> None:
+    began = datetime.now(UTC)
+    with running_cluster(tmp_path, 1, "--log-format", "json", "--log-level", "warning") as cluster:
+        shell = Shell(tmp_path, cluster)
+        shell.done(MAKE)
+        shell.done(ENABLE)
+        (tmp_path / "shop.password").write_text("a wrong password\n")
+        refused = shell.run("hwm get shop/apples --user shop --password-file shop.password")
+        assert (refused.returncode, "the password is wrong" in refused.stderr) == (3, True)
+        shell.done("hwm role revoke shop prices --user root --password-file root.password")
+        server = cluster.servers["s1"]
+        server.send_signal(signal.SIGTERM)
+        assert server.wait() == 0
+        log = server.log.read_text(encoding="utf-8")
+    ready, *lines, stopping = log.splitlines()  # These two lines are words in each format of the log.
+    assert (ready[:5], stopping) == ("ready", "s1: stopping")
+    trail = [event for event in map(json.loads, lines) if event["logger"] == "kvstore.audit"]
+    times = [datetime.fromisoformat(event["time"]) for event in trail]
+
+    assert began <= times[0]
+    assert times == sorted(times)
+    assert times[-1] <= datetime.now(UTC)
+    assert {(event["node_id"], event["level"]) for event in trail} == {("s1", "warning")}
+    told = [(event["event"], event["fields"]["user"], event["fields"].get("what", "")) for event in trail]
+    assert told[0] == ("access_changed", "", "UserAdd(name='root')")
+    enabled = told.index(("access_changed", "", "AuthEnable()"))
+    assert [each[:2] for each in told[enabled + 1 :]] == [("password_refused", "shop"), ("access_changed", "root")]
+    assert told[-1][2].startswith("RoleRevoke(")
+    assert trail[-2]["fields"]["origin"] == "127.0.0.1"
+    assert not [secret for secret in ("password of root", "password of shop", "a wrong password") if secret in log]
 
 
 def test_a_lost_password_of_root_is_replaced(tmp_path: Path) -> None:
