@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -119,3 +122,40 @@ async def test_a_new_member_names_a_user_to_fetch_its_first_state(tmp_path: Path
                 patience.cancel()
         assert (tmp_path / "s2").is_dir()
         await change_access(store, AuthDisable())
+
+
+async def test_a_password_is_checked_in_a_thread_while_the_member_serves_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check waits until the member has served another client. On the loop of the member it would fail at once,
+    because `from_thread` refuses a call from the thread of the loop."""
+    is_checked, goes_on, scrypt = trio.Event(), threading.Event(), hashlib.scrypt
+    threads: list[threading.Thread] = []
+
+    def slow_scrypt(*arguments: Any, **options: Any) -> bytes:
+        threads.append(threading.current_thread())
+        trio.from_thread.run_sync(is_checked.set)
+        assert goes_on.wait(20)
+        return scrypt(*arguments, **options)
+
+    async def ask_as_ada(address: str) -> None:
+        async with Client([address], user="ada", password="two") as ada:
+            assert (await auth_switch(ada)).user == "ada"
+
+    with trio.fail_after(60):
+        async with open_node(
+            tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0", user="root", password="one"
+        ) as store:
+            await enable_as_root(store)
+            await add_user(store, "ada", "two", in_thread)
+            await store.put("a", "1")  # The store's own client has given its password.
+            monkeypatch.setattr("hashlib.scrypt", slow_scrypt)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask_as_ada, store.client_address)
+                try:
+                    await is_checked.wait()
+                    await store.put("a", "2")
+                finally:
+                    goes_on.set()
+    assert threads
+    assert threading.current_thread() not in threads
