@@ -22,16 +22,24 @@ from tests.raft.support.certificates import Certificates
 
 
 @asynccontextmanager
-async def a_port(folder: Path) -> AsyncIterator[tuple[str, Certificates]]:
+async def a_port(folder: Path, *, asks_for_certificates: bool = False) -> AsyncIterator[tuple[str, Certificates]]:
     made = Certificates(folder / "certificates")
-    tls = MemberTls(cert=made.issue("port.pem", "127.0.0.1", "localhost"), client=Tls(ca=made.ca))
+    tls = MemberTls(
+        cert=made.issue("port.pem", "127.0.0.1", "localhost"),
+        client_ca=made.ca if asks_for_certificates else None,
+        client=Tls(ca=made.ca, cert=made.issue("member.pem", "a-member") if asks_for_certificates else None),
+    )
     with trio.fail_after(30):
         async with open_node(folder / "data", bootstrap=True, etcd=True, listen_client="127.0.0.1:0", tls=tls) as store:
             yield store.client_address, made
 
 
-async def dial(address: str, made: Certificates, protocols: list[str]) -> trio.SSLStream[trio.SocketStream]:
+async def dial(
+    address: str, made: Certificates, protocols: list[str], cert: Path | None = None
+) -> trio.SSLStream[trio.SocketStream]:
     context = ssl.create_default_context(cafile=str(made.ca))
+    if cert is not None:
+        context.load_cert_chain(cert)
     context.set_alpn_protocols(protocols)
     host, _, port = address.rpartition(":")
     stream = trio.SSLStream(
@@ -59,11 +67,49 @@ async def test_http2_is_agreed_in_the_handshake(tmp_path: Path) -> None:
 async def test_the_gateway_is_served_over_tls(tmp_path: Path) -> None:
     async with a_port(tmp_path) as (address, made):
         stream = await dial(address, made, ["http/1.1"])
-        await stream.send_all(b"GET /version HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-        answer = b""
-        while data := await stream.receive_some(65_536):
-            answer += data
-        assert answer.startswith(b"HTTP/1.1 200")
+        assert (await answer_to(stream, VERSION)).startswith(b"HTTP/1.1 200")
+        await trio.aclose_forcefully(stream)
+
+
+async def answer_to(stream: trio.SSLStream[trio.SocketStream], request: bytes) -> bytes:
+    """The bytes that come back until the other side closes the connection."""
+    answer = b""
+    await stream.send_all(request)
+    while data := await stream.receive_some(65_536):
+        answer += data
+    return answer
+
+
+VERSION = b"GET /version HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
+async def test_a_port_that_asks_for_certificates_refuses_clients_without_one(tmp_path: Path, protocol: str) -> None:
+    """TLS 1.3 tells the client so in its first read, because the handshake of the client is over by then."""
+    request = VERSION if protocol == "http/1.1" else b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9)
+    async with a_port(tmp_path, asks_for_certificates=True) as (address, made):
+        stranger = Certificates(tmp_path / "strangers").issue("client.pem", "a-client")
+        for cert, words in ((None, "CERTIFICATE_REQUIRED"), (stranger, "UNKNOWN_CA")):
+            stream = await dial(address, made, [protocol], cert)
+            with pytest.raises(trio.BrokenResourceError) as refused:
+                await answer_to(stream, request)
+            await trio.aclose_forcefully(stream)
+            assert words in str(refused.value.__cause__)
+
+
+async def test_a_port_that_asks_for_certificates_serves_clients_with_one(tmp_path: Path) -> None:
+    async with a_port(tmp_path, asks_for_certificates=True) as (address, made):
+        cert = made.issue("client.pem", "a-client")
+        stream = await dial(address, made, ["http/1.1"], cert)
+        assert (await answer_to(stream, VERSION)).startswith(b"HTTP/1.1 200")
+        await trio.aclose_forcefully(stream)
+        stream = await dial(address, made, ["h2"], cert)
+        async with trio.open_nursery() as nursery:
+            client = GrpcClient(stream)
+            client.h2.initiate_connection()
+            nursery.start_soon(client.run)
+            assert (await client.call(f"{KV}/Put", make("PutRequest", key=b"a"))).header.revision == 2
+            nursery.cancel_scope.cancel()
         await trio.aclose_forcefully(stream)
 
 
