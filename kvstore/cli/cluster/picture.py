@@ -185,8 +185,12 @@ def _table(now: Look, rates: Rates, width: int) -> Table:
     columns = [(title, cell) for title, width_min, cell in _COLUMNS if width >= width_min]
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold", collapse_padding=True)
     for number, (title, _) in enumerate(columns):
+        # An id that does not fit goes on in the next line, because two ids may have the same beginning.
         table.add_column(
-            Text(title), justify="left" if number < 2 else "right", no_wrap=number > 0, overflow="ellipsis"
+            Text(title),
+            justify="left" if number < 2 else "right",
+            no_wrap=number > 0,
+            overflow="ellipsis" if number > 0 else "fold",
         )
     mark = max((found.commit_index for found in now.found), default=0)
     peers = {peer.node_id: peer for peer in now.leader.peers} if now.leader else {}

@@ -101,9 +101,26 @@ def test_a_wider_terminal_has_more_columns(leader: MemberStatus) -> None:
 
 def test_a_long_node_id_is_folded_and_its_control_characters_are_escaped(leader: MemberStatus) -> None:
     lines = shown(look(replace(leader, node_id="\x1b[2J" + "n" * 100)))
+    table = lines[lines.index("") + 1 :]
 
     assert max(map(len, lines)) <= 80
     assert "\x1b" not in "".join(lines)
+    assert "".join(table).count("n") >= 100
+    assert "…" not in "".join(lines)
+
+
+def test_the_id_of_a_member_with_a_name_has_one_line_in_80_columns(leader: MemberStatus) -> None:
+    """A pod has such an id: its name and eight digits."""
+    marks = dict.fromkeys(("last_applied", "commit_index", "durable_index", "last_index"), 100_000_000)
+    ids = [f"hwm-{number}-3f9a1c20" for number in range(3)]
+    peers = tuple(a_peer(node_id, 100_000_000) for node_id in ids[1:])
+    led = replace(leader, node_id=ids[0], term=1_000, peers=peers, **marks)  # type: ignore[arg-type]
+    followers = [replace(led, node_id=node_id, role="follower", peers=()) for node_id in ids[1:]]
+    lines = shown(look(led, *followers), look(led, *followers, at_seconds=-1.0))
+
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines if line.startswith("hwm-")] == ids
+    assert "…" not in "".join(lines)
 
 
 def test_rates_are_those_between_two_looks(leader: MemberStatus) -> None:
