@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 import trio
+from h2.connection import H2Connection
+from h2.events import ResponseReceived
 
 from harness.cluster.ports import free_ports
-from kvstore import Client, Member, MemberTls, Tls, open_node
+from kvstore import Client, Member, MemberTls, Tls, auth_switch, open_node
 from kvstore.etcd import EtcdNotInstalled
 from kvstore.etcd.schema import make
 from raft import InvalidConfiguration
-from tests.kvstore.etcd.grpc_client import GrpcClient
+from tests.kvstore.etcd.grpc_client import CallFailed, GrpcClient
 from tests.kvstore.etcd.member import KV
 from tests.raft.support.certificates import Certificates
 
@@ -110,6 +112,48 @@ async def test_a_port_that_asks_for_certificates_serves_clients_with_one(tmp_pat
             nursery.start_soon(client.run)
             assert (await client.call(f"{KV}/Put", make("PutRequest", key=b"a"))).header.revision == 2
             nursery.cancel_scope.cancel()
+        await trio.aclose_forcefully(stream)
+
+
+async def test_the_name_in_a_certificate_is_no_user_at_the_port_of_etcds_clients(tmp_path: Path) -> None:
+    async with a_port(tmp_path, asks_for_certificates=True) as (address, made):
+        cert = made.issue("root.pem", "a-name", common_name="root")
+        stream = await dial(address, made, ["h2"], cert)
+        async with trio.open_nursery() as nursery:
+            grpc = GrpcClient(stream)
+            grpc.h2.initiate_connection()
+            nursery.start_soon(grpc.run)
+            auth = "/etcdserverpb.Auth"
+            await grpc.call(f"{auth}/UserAdd", make("AuthUserAddRequest", name="root", password="r00t"))
+            await grpc.call(f"{auth}/UserGrantRole", make("AuthUserGrantRoleRequest", user="root", role="root"))
+            await grpc.call(f"{auth}/AuthEnable", make("AuthEnableRequest"))
+            put = make("PutRequest", key=b"a")
+            with pytest.raises(CallFailed, match="user name is empty"):
+                await grpc.call(f"{KV}/Put", put)
+            named = make("AuthenticateRequest", name="root", password="r00t")
+            token = (await grpc.call(f"{auth}/Authenticate", named)).token
+            await grpc.call(f"{KV}/Put", put, headers=[("token", token)])
+            async with Client([address], tls=Tls(ca=made.ca, cert=cert)) as own:
+                assert (await auth_switch(own)).user == "root"
+            nursery.cancel_scope.cancel()
+        await trio.aclose_forcefully(stream)
+
+
+async def test_the_gateway_is_not_served_over_http2(tmp_path: Path) -> None:
+    """A client that can do both, such as curl, gets HTTP/2, which is for gRPC here."""
+    async with a_port(tmp_path) as (address, made):
+        stream = await dial(address, made, ["h2", "http/1.1"])
+        assert stream.selected_alpn_protocol() == "h2"
+        connection = H2Connection()
+        connection.initiate_connection()
+        headers = {":method": "GET", ":path": "/version", ":scheme": "https", ":authority": "127.0.0.1"}
+        connection.send_headers(1, list(headers.items()), end_stream=True)
+        await stream.send_all(connection.data_to_send())
+        answers: list[ResponseReceived] = []
+        while not answers:
+            events = connection.receive_data(await stream.receive_some(65_536))
+            answers += [event for event in events if isinstance(event, ResponseReceived)]
+        assert dict(answers[0].headers)[b":status"] == b"415"
         await trio.aclose_forcefully(stream)
 
 
