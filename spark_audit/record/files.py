@@ -72,12 +72,6 @@ class RowFile:
         if self.retired:
             self.retire()
 
-    def leave(self) -> None:
-        """Let a row that `begin` wrote keep its unknown outcome."""
-        self.open_rows -= 1
-        if self.retired:
-            self.retire()
-
     def flush(self) -> None:
         """Pass all waiting rows to the system."""
         if self._pending:
