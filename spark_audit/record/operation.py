@@ -32,6 +32,10 @@ class Owner(Protocol):
         """Write the end of the row. `how`: `ok`, `failed` or `unknown`. Sets `ended` of the operation."""
         ...
 
+    def abandon(self, operation: OpenOperation, word: str) -> None:
+        """Let the recorder end the operation with an unknown outcome, soon. Takes no lock."""
+        ...
+
     def now_ns(self) -> int:
         """Return the stamp of now."""
         ...
@@ -82,6 +86,14 @@ class OpenOperation:
         """
         self.owner.end(self, "unknown", f',"status":"unknown"{_word(error)}')
 
+    def abandon(self, word: str) -> None:
+        """End the operation as `unknown` does, but later: with the next call of the recorder.
+
+        The garbage collector may call this at any time, also in a thread that holds the lock of the recorder.
+        """
+        if self.ended is None:
+            self.owner.abandon(self, word)
+
     def _ok(self, output: str, revision: int | None, more: str = "") -> None:
         stamp = self.owner.now_ns()
         more += "" if revision is None else f',"revision":{_checked("revision", revision, 1)}'
@@ -101,6 +113,9 @@ class OpenOperation:
         if error is None:
             self.unknown("NotEnded")
             raise NotEnded(f"{self} has no outcome, so it counts as unknown; call ok(…), failed() or unknown()")
+        if isinstance(error, GeneratorExit):
+            self.abandon("GeneratorExit")  # The garbage collector closes a coroutine in which the body waited.
+            return
         # The exception of the program is more important than an error of the recorder, which would hide it.
         with contextlib.suppress(RecordError):
             end = self.failed if isinstance(error, self.certain) else self.unknown

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import os
 import socket
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring
 from pathlib import Path
@@ -17,9 +19,9 @@ from typing import Any
 
 from spark_audit.record.errors import (
     AlreadyEnded,
-    BadSetting,
     ClientBusy,
     RecorderClosed,
+    RecordError,
     RecordingFailed,
     RecordingFull,
     WrongProcess,
@@ -28,6 +30,7 @@ from spark_audit.record.folder import join_folder, state_path, take_token, write
 from spark_audit.record.functions import ARGUMENTS, Answer, recorded
 from spark_audit.record.operation import CompareAndSet, Delete, Get, OpenOperation, Put
 from spark_audit.record.parts import KeyParts
+from spark_audit.record.settings import check, check_errors
 from spark_audit.record.text import hasher, named_text, place_of, text_bytes, text_of
 
 PARTS = 16  # The number of parts of the keys, if keys are dropped at a bound. One part is dropped at a time.
@@ -81,16 +84,16 @@ class Recorder:
         run_id: str | None = None,
         error_bound_ns: int | None = None,
     ) -> None:
-        _check("values", values, values in ("hash", "plain"), '"hash" or "plain"')
+        check("values", values, values in ("hash", "plain"), '"hash" or "plain"')
         is_secret = isinstance(secret, bytes) and len(secret) <= 64
-        _check("secret", "of another type, or longer", is_secret, "bytes, at most 64")  # The message has no secret.
-        _check("sample", sample, 0 < sample <= 1, "more than 0 and at most 1")
-        _check("at_bound", at_bound, at_bound in ("error", "drop"), '"error" or "drop"')
-        _check("rotate_bytes", rotate_bytes, rotate_bytes > 0, "more than 0")
-        _check("flush_seconds", flush_seconds, flush_seconds >= 0, "0 or more")
+        check("secret", "of another type, or longer", is_secret, "bytes, at most 64")  # The message has no secret.
+        check("sample", sample, 0 < sample <= 1, "more than 0 and at most 1")
+        check("at_bound", at_bound, at_bound in ("error", "drop"), '"error" or "drop"')
+        check("rotate_bytes", rotate_bytes, rotate_bytes > 0, "more than 0")
+        check("flush_seconds", flush_seconds, flush_seconds >= 0, "0 or more")
         for name, bound in (("bytes_max", bytes_max), ("rate_max", rate_max)):
-            _check(name, bound, bound is None or bound > 0, "None or more than 0")
-        _check("error_bound_ns", error_bound_ns, error_bound_ns is None or error_bound_ns >= 0, "None, or 0 or more")
+            check(name, bound, bound is None or bound > 0, "None or more than 0")
+        check("error_bound_ns", error_bound_ns, error_bound_ns is None or error_bound_ns >= 0, "None, or 0 or more")
         self.folder = Path(folder)
         self._did_not_happen = did_not_happen
         self._value_text = hasher(secret) if values == "hash" else text_of
@@ -117,6 +120,7 @@ class Recorder:
         self._parts: KeyParts | None = None
         self._row, self._next = "", 0
         self._open: dict[str, OpenOperation] = {}
+        self._abandoned: deque[tuple[OpenOperation, str]] = deque()
         self._renamed: dict[str, int] = {}  # How often a client had an unknown outcome.
         self._in_second = 0  # The operations since the stamp `_second_ns`.
         self._second_ns = 0
@@ -192,7 +196,10 @@ class Recorder:
         answer: Answer | None = None,
         did_not_happen: tuple[type[BaseException], ...] = (),
     ) -> Callable[..., Any]:
-        """Return a function like `function`, plain or async, that records each call as an operation `op`.
+        """Return a function like `function` that records each call as an operation `op`.
+
+        The function may return an awaitable, whether it is an `async def` or not. Then the operation ends when the
+        awaitable ends; the recorded function returns a coroutine, which must be awaited.
 
         `op`: `get`, `put`, `delete` or `cas`. The first arguments of the function are `key`; `key, value`; `key`; or
         `key, expected, value`. `client`: the client of all calls, or a function that returns the client of this call.
@@ -200,7 +207,11 @@ class Recorder:
         None, a put returns nothing of interest, and a delete and a cas return whether they found or succeeded.
         Raises BadSetting.
         """
-        _check("op", op, op in ARGUMENTS, ", ".join(ARGUMENTS))
+        check("op", op, op in ARGUMENTS, ", ".join(ARGUMENTS))
+        check("function", function, callable(function), "callable")
+        check("client", client, isinstance(client, str) or callable(client), "text, or a function that returns text")
+        check("answer", answer, answer is None or callable(answer), "None or a function")
+        check_errors(did_not_happen)
         begin = getattr(self, op)
         return recorded(lambda *given: begin(*given, did_not_happen=did_not_happen), op, function, client, answer)
 
@@ -222,6 +233,7 @@ class Recorder:
         the next write, after 64 KiB, and when something is recorded `flush_seconds` after the last flush. Nothing is
         synced to the disk: a crash of the machine may lose rows, and then also rows of writes.
         """
+        self._end_abandoned()
         with self._lock:
             if self._parts is not None and not self._closed:
                 self._flush(self._parts, self.now_ns())
@@ -231,6 +243,7 @@ class Recorder:
 
         Raises RecordingFailed; the recorder is then closed, too.
         """
+        self._end_abandoned()
         with self._lock:
             if self._closed:
                 return
@@ -253,6 +266,16 @@ class Recorder:
         self.close()
 
     # What follows is used by operations.
+
+    def abandon(self, operation: OpenOperation, word: str) -> None:
+        """End an operation with an unknown outcome before the next one begins. Takes no lock."""
+        self._abandoned.append((operation, word))
+
+    def _end_abandoned(self) -> None:
+        while self._abandoned:
+            with contextlib.suppress(IndexError, RecordError):  # Another thread may have taken the last one.
+                operation, word = self._abandoned.popleft()
+                operation.unknown(word)
 
     def now_ns(self) -> int:
         """Return the stamp of now, in ns of the run's clock."""
@@ -296,6 +319,8 @@ class Recorder:
     def _begin(self, operation: OpenOperation, key: str | bytes, fields: str) -> None:
         client = operation.client
         place = place_of(text_bytes("key", key)) if self._placed else 0
+        if self._abandoned:
+            self._end_abandoned()
         with self._lock:
             if self._closed:
                 hint = "begin a new recorder, or stop the clients before close"
@@ -398,11 +423,6 @@ class Recorder:
             self._parts.close()
         self._epoch += 1
         self._reset()
-
-
-def _check(name: str, given: object, good: bool, wanted: str) -> None:
-    if not good:
-        raise BadSetting(f"{name} is {given!r}; it must be {wanted}")
 
 
 def _forked() -> None:
