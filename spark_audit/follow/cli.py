@@ -16,6 +16,7 @@ from spark_audit.follow.files import FilePosition, new_rows, rows_again
 from spark_audit.follow.follow import Run, RunCarry, follow
 from spark_audit.follow.state import FollowState, read_state, write_state
 from spark_audit.history.paths import HistoryFile, history_files, min_in_sync_of, read_run_file
+from spark_audit.history.recorded_files import open_process
 from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.report.terminal import print_verdict
 from spark_audit.verdict.verdict import Verdict
@@ -100,6 +101,12 @@ def follow_files(
     headers = {folder: read_run_file(folder) for folder in {file.folder for file in files.values()}}
     new: dict[str, list[Mapping[str, Any]]] = {run_id: [] for run_id in followed.runs}
     for name, file in files.items():
+        if not final and (process := open_process(file.path)) is not None:
+            words = f"may still change: {process} has not closed its recorder, and replaces the ends of rows"
+            hint = (
+                "close it first; or, once it has ended or was killed, give --final; `hwm-audit check` reads it any time"
+            )
+            raise UnreadablePath(str(file.path), f"{words}. {hint}")
         rows, followed.files[name] = new_rows(file, followed.files.get(name, FilePosition()), final=final)
         for row in rows:
             _check_folder(followed, row["run_id"], file, headers[file.folder])

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spark_audit.errors import Fault, MalformedHistory, UnreadablePath
-from spark_audit.history.recorded_files import is_dropped
+from spark_audit.errors import FAULTS_SHOWN_MAX, Fault, MalformedHistory, UnreadablePath
+from spark_audit.history.recorded_files import disagreements, is_dropped
 
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 RUN_FORMAT = 1
@@ -107,7 +107,14 @@ def _folder_of(path: Path) -> Path:
 
 def read_run_file(folder: Path) -> dict[str, Any]:
     """Return the content of `run.json` in a run folder; empty if there is no such file. Raises MalformedHistory."""
-    path = folder / "run.json"
+    content = _run_file(folder / "run.json")
+    faults = [Fault(str(path), 0, reason) for path, reason in disagreements(folder, content)]
+    if faults:
+        raise MalformedHistory(tuple(faults[:FAULTS_SHOWN_MAX]), len(faults))
+    return content
+
+
+def _run_file(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:

@@ -9,12 +9,81 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 RECORD_SUFFIX = ".record.jsonl"
-_PART = re.compile(rf"[0-9a-f]+-([0-9]+)\.[0-9]+{re.escape(RECORD_SUFFIX)}")
+_ROWS = re.compile(rf"([0-9a-f]+)(?:-([0-9]+))?\.[0-9]+{re.escape(RECORD_SUFFIX)}")
+_MARK = re.compile(rf"dropped-[0-9]+{re.escape(RECORD_SUFFIX)}")
 _BLOCK_BYTES = 2**16
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The clock of one boot: a stamp is the monotonic time of the machine plus `offset_ns`.
+
+    `error_bound_ns`: the largest difference between a stamp and UTC; None if stamps are not comparable with the stamps
+    of another clock.
+    """
+
+    clock_id: str
+    error_bound_ns: int | None
+    offset_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSettings:
+    """The settings that all processes of a run must share, as `run.json` states them.
+
+    `secret`: a hash of the secret. It shows whether all processes have the same secret, and does not tell it.
+    """
+
+    values: str
+    sample: float
+    at_bound: str
+    secret: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """What one process states in `recorders/PROCESS.json` about itself and about the operations that it left out.
+
+    `dropped_parts`: the parts of the keys whose rows were removed. `operations_refused`: operations that were not
+    begun, because a bound was reached. `closed`: False if the process was killed, or still records.
+    """
+
+    run_id: str
+    host: str
+    pid: int
+    clock: Clock
+    settings: SharedSettings
+    bytes_max: int | None
+    rate_max: int | None
+    parts_of_the_keys: int
+    dropped_parts: tuple[int, ...]
+    operations_recorded: int
+    operations_not_recorded: int
+    operations_refused: int
+    closed: bool
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+def file_name(process: str, part: int | None, number: int) -> str:
+    """Return the name of the file with this number of a process; `part`: the part of the keys, if they are parted."""
+    piece = "" if part is None else f"-{part:02d}"
+    return f"{process}{piece}.{number:04d}{RECORD_SUFFIX}"
+
+
+def mark_name(part: int) -> str:
+    """Return the name of the mark that the keys of this part are dropped: an empty file among the files of rows.
+
+    Whoever collects the files of rows of several machines collects the marks with them.
+    """
+    return f"dropped-{part:02d}{RECORD_SUFFIX}"
 
 
 def whole_bytes(path: str | os.PathLike[str]) -> int | None:
@@ -45,9 +114,67 @@ def torn_line(path: str | os.PathLike[str]) -> bytes | None:
 
 
 def is_dropped(path: Path) -> bool:
-    """Return whether the recorders have dropped the keys of this file. A kill may leave such a file behind."""
-    part = _PART.fullmatch(path.name)
-    return part is not None and (path.parent.parent / "dropped" / part[1]).exists()
+    """Return whether a recorder's file has no rows to judge: a mark, or a file whose keys were dropped.
+
+    A kill may leave such a file behind, and so may a process of another machine that did not learn of the drop.
+    """
+    if _MARK.fullmatch(path.name):
+        return True
+    rows = _ROWS.fullmatch(path.name)
+    return rows is not None and rows[2] is not None and path.with_name(mark_name(int(rows[2]))).exists()
+
+
+def process_states(folder: Path) -> dict[str, ProcessState]:
+    """Return what the recorders of a run folder state, by PROCESS. A killed process may have stated nothing."""
+    found: dict[str, ProcessState] = {}
+    for path in sorted((folder / "recorders").glob("*.json")):
+        try:
+            found[path.stem] = _state(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # A process was killed before it had stated anything.
+    return found
+
+
+def open_process(path: Path) -> str | None:
+    """Return the process that may still change this file of rows, in words; None if no process does so."""
+    rows = _ROWS.fullmatch(path.name)
+    if rows is None:
+        return None
+    state = process_states(path.parent.parent).get(rows[1])
+    if state is None:
+        return f"a process that states nothing in recorders/{rows[1]}.json"
+    return None if state.closed else str(state)
+
+
+def disagreements(folder: Path, header: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Yield why the files of a run folder cannot be judged as one run: a path, and a reason with the values.
+
+    `header`: the content of `run.json`. Files of several folders are joined by hand, so their processes may disagree.
+    """
+    listed = {clock["clock_id"]: clock for clock in header.get("clocks") or ()}
+    settings = header.get("recorder")
+    for process, state in process_states(folder).items():
+        path = folder / "recorders" / f"{process}.json"
+        if header.get("run_id") not in (None, state.run_id):
+            yield path, f"{state} recorded the run {state.run_id!r}, but run.json names {header['run_id']!r}"
+        mine = asdict(state.settings)
+        settings = mine if settings is None else settings
+        if mine != settings:
+            other = {name: settings.get(name) if isinstance(settings, dict) else None for name in mine}
+            have = {name: value for name, value in mine.items() if value != other[name]}
+            wanted = {name: other[name] for name in have}
+            yield path, f"{state} recorded with {have}, not {wanted} as the others: judge its files in another folder"
+        clock = asdict(state.clock)
+        known = listed.setdefault(clock["clock_id"], clock if clock["error_bound_ns"] is None else {})
+        for name in ("error_bound_ns", "offset_ns"):
+            if clock[name] != known.get(name, 0 if name == "offset_ns" else None):
+                words = f"{state} recorded with {name}={clock[name]}, but clocks of run.json has {known.get(name)}"
+                hint = "stamps with different ones are not comparable"
+                if not known:
+                    words = f"{state} recorded with {name}={clock[name]}, but clocks of run.json lacks its clock"
+                    hint = f"add {json.dumps(clock)}"
+                yield path, f"{words} for {clock['clock_id']}: {hint}"
+                break
 
 
 def remarks(paths: Iterable[Path]) -> Iterator[str]:
@@ -60,15 +187,29 @@ def remarks(paths: Iterable[Path]) -> Iterator[str]:
         if (torn := torn_line(path)) is not None:
             yield f"{path}: the last line is torn after {len(torn)} bytes, and left out: its process was killed"
     for folder in sorted({path.parent.parent for path in mine}):
-        for state_path in sorted((folder / "recorders").glob("*.json")):
-            try:
-                state = json.loads(state_path.read_text(encoding="utf-8"))
-                process = f"{folder}: process {state['pid']} on {state['host']}"
-                dropped, parts = len(state["dropped_parts"]), state["parts_of_the_keys"]
-                lost, closed = state["operations_not_recorded"], state["closed"]
-            except (OSError, ValueError, KeyError, TypeError):
-                continue  # A process was killed before it had stated anything.
-            if dropped:
-                yield f"{process} dropped {dropped} of {parts} parts of the keys, with at least {lost} operations"
-            if not closed:
-                yield f"{process} was killed, or still records: a verdict during the recording is not final"
+        states = process_states(folder)
+        for state in states.values():
+            if state.dropped_parts:
+                parts = f"{len(state.dropped_parts)} of {state.parts_of_the_keys} parts of the keys"
+                lost = state.operations_not_recorded
+                yield f"{folder}: {state} dropped {parts}, with at least {lost} operations"
+            if state.operations_refused:
+                words = f"{folder}: {state} refused {state.operations_refused} operations at a bound"
+                yield f"{words}; if the program carried them out nevertheless, a violation may be false"
+            if not state.closed:
+                words = "was killed, or still records: a verdict during the recording is not final"
+                yield f"{folder}: {state} {words}"
+        processes = {rows[1] for path in mine if path.parent.parent == folder and (rows := _ROWS.fullmatch(path.name))}
+        for process in sorted(processes - states.keys()):
+            words = f"{folder}/recorders/{process}.json is missing or empty"
+            yield f"{words}: whether this process left out operations is not known"
+        if len({state.clock.error_bound_ns is None for state in states.values()}) > 1:
+            bounds = ", ".join(f"{state}: {state.clock.error_bound_ns}" for state in states.values())
+            yield f"{folder}: some clocks have no error_bound_ns, so their stamps give no order ({bounds})"
+
+
+def _state(given: Mapping[str, Any]) -> ProcessState:
+    names = ProcessState.__dataclass_fields__.keys()
+    fields = {name: given[name] for name in names}
+    clock, settings = Clock(**fields.pop("clock")), SharedSettings(**fields.pop("settings"))
+    return ProcessState(**{**fields, "dropped_parts": tuple(fields["dropped_parts"])}, clock=clock, settings=settings)

@@ -15,7 +15,6 @@ import contextlib
 import os
 from pathlib import Path
 
-from spark_audit.history.recorded_files import RECORD_SUFFIX
 from spark_audit.record.errors import RecordingFailed
 
 PAGE_BYTES = 4096  # The smallest page of any system.
@@ -67,10 +66,12 @@ class RowFile:
     def complete(self, offset: int, end: bytes) -> None:
         """Replace the end of a row that `begin` wrote, by as many bytes."""
         self.open_rows -= 1
-        if not self.gone:
-            self._write(end, offset)
-        if self.retired:
-            self.retire()
+        try:
+            if not self.gone:
+                self._write(end, offset)
+        finally:
+            if self.retired:
+                self.retire()
 
     def flush(self) -> None:
         """Pass all waiting rows to the system."""
@@ -78,10 +79,13 @@ class RowFile:
             self._append(b"".join(self._pending))
 
     def retire(self) -> None:
-        """Close the file as soon as no row is open."""
-        self.retired = True
+        """Pass all waiting rows to the system, and close the file as soon as no row is open.
+
+        If the rows cannot be written, the file is not retired, and goes on.
+        """
         if not self.gone:
             self.flush()
+        self.retired = True
         if self.open_rows == 0:
             self.close()
 
@@ -93,9 +97,10 @@ class RowFile:
 
     def close(self) -> None:
         """Close the file without a flush."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        # The number is forgotten first. Otherwise a fork within `os.close` could close another file in the child.
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def _append(self, data: bytes) -> None:
         # If the write fails, nothing has advanced: the next append begins at the same offset.
@@ -113,12 +118,6 @@ class RowFile:
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._fd, self._written)  # Take away the part that found room.
             raise _failed(self.path, error) from error
-
-
-def file_name(token: int, part: int | None, number: int) -> str:
-    """Return the name of the file with this number of a process; `part`: the part of the keys, if they are parted."""
-    piece = "" if part is None else f"-{part:02d}"
-    return f"{token:06x}{piece}.{number:04d}{RECORD_SUFFIX}"
 
 
 def _failed(path: Path, error: OSError) -> RecordingFailed:

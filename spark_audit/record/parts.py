@@ -9,20 +9,21 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from spark_audit.history.recorded_files import file_name, mark_name
 from spark_audit.record.errors import RecordingFailed
-from spark_audit.record.files import RowFile, file_name
+from spark_audit.record.files import RowFile
 
 
 class KeyParts:
     """Rows by part of the keys. Not thread-safe: the recorder holds its lock.
 
-    `token`: the number of the process. `count`: the number of parts. `dropped`: the parts that are no longer recorded.
-    `bytes`: the bytes of all rows that are left. `recorded`: for each part, the number of rows. `not_recorded`: the
-    number of operations on dropped keys. Raises OSError if the folder cannot be read.
+    `process`: the name of the process in this folder. `count`: the number of parts. `dropped`: the parts that are no
+    longer recorded. `bytes`: the bytes of all rows that are left. `recorded`: for each part, the number of rows.
+    `not_recorded`: the number of operations on dropped keys. Raises OSError if the folder cannot be read.
     """
 
-    def __init__(self, folder: Path, token: int, count: int, rotate_bytes: int) -> None:
-        self.token, self.count = token, count
+    def __init__(self, folder: Path, process: str, count: int, rotate_bytes: int) -> None:
+        self.process, self.count = process, count
         self.bytes = self.not_recorded = 0
         self.recorded = [0] * count
         self._folder, self._rotate_bytes = folder, rotate_bytes
@@ -63,9 +64,15 @@ class KeyParts:
         return file, offset
 
     def flush(self) -> None:
-        """Pass all waiting rows to the system. Raises RecordingFailed."""
+        """Pass all waiting rows to the system. Raises RecordingFailed, once every file was tried."""
+        failures: list[RecordingFailed] = []
         for file in self._all():
-            file.flush()
+            try:
+                file.flush()
+            except RecordingFailed as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def close(self) -> None:
         """Close all files, without a flush."""
@@ -97,7 +104,7 @@ class KeyParts:
             self._full[part] = [full for full in (*self._full[part], file) if full.open_rows]
             self._files[part] = None
         self._numbers[part] += 1
-        name = file_name(self.token, None if self.count == 1 else part, self._numbers[part])
+        name = file_name(self.process, None if self.count == 1 else part, self._numbers[part])
         self._files[part] = RowFile(self._folder / "ops" / name)
         # The file is made before the mark is looked for. So either the process that drops this part sees the file, or
         # this process sees the mark.
@@ -116,11 +123,11 @@ class KeyParts:
         self._part_bytes[part] = self.recorded[part] = 0
         try:
             self._mark(part).touch()
-            for path in (self._folder / "ops").glob(f"*-{part:02d}.*"):
+            for path in (self._folder / "ops").glob(f"*-{part:02d}.[0-9]*"):
                 path.unlink(missing_ok=True)
         except OSError as error:
-            hint = f"remove its files, ops/*-{part:02d}.*, because their keys are not whole"
+            hint = f"remove its files, ops/*-{part:02d}.[0-9]*, because their keys are not whole"
             raise RecordingFailed(f"part {part} of {self._folder} is not dropped: {error.strerror}; {hint}") from error
 
     def _mark(self, part: int) -> Path:
-        return self._folder / "dropped" / f"{part:02d}"
+        return self._folder / "ops" / mark_name(part)

@@ -4,40 +4,37 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import hashlib
 import os
 import socket
+import sys
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from json.encoder import encode_basestring
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from spark_audit.history.recorded_files import ProcessState
 from spark_audit.record.errors import (
     AlreadyEnded,
     ClientBusy,
     RecorderClosed,
     RecordError,
-    RecordingFailed,
     RecordingFull,
     WrongProcess,
 )
-from spark_audit.record.folder import join_folder, state_path, take_token, write_json
+from spark_audit.record.folder import OPERATION_BITS, Process, begin_process, join_folder, write_state
 from spark_audit.record.functions import ARGUMENTS, Answer, recorded
 from spark_audit.record.operation import CompareAndSet, Delete, Get, OpenOperation, Put
 from spark_audit.record.parts import KeyParts
-from spark_audit.record.settings import check, check_errors
+from spark_audit.record.settings import FLUSH_SECONDS, PARTS, ROTATE_BYTES, Settings, check, check_errors
 from spark_audit.record.text import hasher, named_text, place_of, text_bytes, text_of
 
-PARTS = 16  # The number of parts of the keys, if keys are dropped at a bound. One part is dropped at a time.
-ROTATE_BYTES = 64 * 2**20
-FLUSH_SECONDS = 1.0
 _SECOND_NS = 1_000_000_000
-_OPERATION_BITS = 40
 # By the room of a row: its end, as long as the outcome is unknown.
 _UNKNOWN_ENDS = {
     room: b',"status":"unknown"'.ljust(room) + b"}\n" for room in (Put.ROOM, Delete.ROOM, CompareAndSet.ROOM)
@@ -63,7 +60,10 @@ class Recorder:
     size at which a new file is begun. `flush_seconds`: see `flush`. `did_not_happen`: errors of the program that prove
     that an operation had no effect. `run_id`: the name of the run; None: a random one. `error_bound_ns`: the largest
     error of the machine's time of day, in ns, if machines are compared; None: stamps of different machines give no
-    order.
+    order. `monotonic_ns`: the clock, for tests that move it.
+
+    A recorder that is passed to a child process, forked or spawned, is a recorder of its own there, with its own files
+    in the same folder. To pass it, the secret is pickled.
 
     Raises BadSetting, WrongFolder and RecordingFailed. `Recorder.close` is also called when the interpreter exits.
     """
@@ -83,29 +83,38 @@ class Recorder:
         did_not_happen: tuple[type[BaseException], ...] = (),
         run_id: str | None = None,
         error_bound_ns: int | None = None,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        check("values", values, values in ("hash", "plain"), '"hash" or "plain"')
-        is_secret = isinstance(secret, bytes) and len(secret) <= 64
-        check("secret", "of another type, or longer", is_secret, "bytes, at most 64")  # The message has no secret.
-        check("sample", sample, 0 < sample <= 1, "more than 0 and at most 1")
-        check("at_bound", at_bound, at_bound in ("error", "drop"), '"error" or "drop"')
-        check("rotate_bytes", rotate_bytes, rotate_bytes > 0, "more than 0")
-        check("flush_seconds", flush_seconds, flush_seconds >= 0, "0 or more")
-        for name, bound in (("bytes_max", bytes_max), ("rate_max", rate_max)):
-            check(name, bound, bound is None or bound > 0, "None or more than 0")
-        check("error_bound_ns", error_bound_ns, error_bound_ns is None or error_bound_ns >= 0, "None, or 0 or more")
-        self.folder = Path(folder)
-        self._did_not_happen = did_not_happen
-        self._value_text = hasher(secret) if values == "hash" else text_of
-        self._below = int(sample * 2**64)
-        self._part_count = PARTS if at_bound == "drop" else 1
-        self._placed = sample < 1 or self._part_count > 1
-        self._bytes_max, self._rate_max = bytes_max, rate_max
-        self._rotate_bytes, self._flush_ns = rotate_bytes, int(flush_seconds * _SECOND_NS)
-        shared = {"values": values, "sample": sample, "at_bound": at_bound}
-        # The secret itself stays out of the folder; its hash shows whether all processes have the same one.
-        shared["secret"] = hashlib.blake2b(b"secret", digest_size=8, key=secret).hexdigest()
-        self.run_id, self._clock = join_folder(self.folder, run_id=run_id, error_bound_ns=error_bound_ns, shared=shared)
+        settings = Settings(
+            values=values,
+            secret=secret,
+            sample=sample,
+            bytes_max=bytes_max,
+            rate_max=rate_max,
+            at_bound=at_bound,
+            rotate_bytes=rotate_bytes,
+            flush_seconds=flush_seconds,
+            did_not_happen=did_not_happen,
+            run_id=run_id,
+            error_bound_ns=error_bound_ns,
+        )
+        self._join(folder, settings, monotonic_ns)
+
+    def _join(self, folder: str | os.PathLike[str], settings: Settings, monotonic_ns: Callable[[], int]) -> None:
+        good = isinstance(folder, str | os.PathLike) and os.fspath(folder) != ""
+        check("folder", folder, good, "the path of a folder")
+        check("monotonic_ns", monotonic_ns, callable(monotonic_ns), "a function that returns ns")
+        self.folder, self._settings, self._monotonic_ns = Path(folder), settings, monotonic_ns
+        self._did_not_happen = settings.did_not_happen
+        self._value_text = hasher(settings.secret) if settings.values == "hash" else text_of
+        self._below = int(settings.sample * 2**64)
+        self._part_count = PARTS if settings.at_bound == "drop" else 1
+        self._placed = settings.sample < 1 or self._part_count > 1
+        self._bytes_max, self._rate_max = settings.bytes_max, settings.rate_max
+        self._flush_ns = int(settings.flush_seconds * _SECOND_NS)
+        self.run_id, self._clock = join_folder(
+            self.folder, run_id=settings.run_id, error_bound_ns=settings.error_bound_ns, shared=settings.shared
+        )
         self._offset_ns = self._clock.offset_ns
         self._epoch = 0  # The number of forks that led to this process.
         self._closed = False
@@ -118,7 +127,10 @@ class Recorder:
         """Set what belongs to one process: no file, no open operation."""
         self._lock = threading.Lock()
         self._parts: KeyParts | None = None
-        self._row, self._next = "", 0
+        self._process: Process
+        self._row = self._suffix = ""
+        self._next = self._end = 0  # The numbers of operations: the next one, and the first one of another process.
+        self._refused = 0  # The operations that a bound did not let begin.
         self._open: dict[str, OpenOperation] = {}
         self._abandoned: deque[tuple[OpenOperation, str]] = deque()
         self._renamed: dict[str, int] = {}  # How often a client had an unknown outcome.
@@ -257,6 +269,9 @@ class Recorder:
                 finally:
                     self._parts.close()
 
+    def __reduce__(self) -> tuple[Callable[..., Recorder], tuple[Path, Settings, Callable[[], int]]]:
+        return _again, (self.folder.absolute(), replace(self._settings, run_id=self.run_id), self._monotonic_ns)
+
     def __enter__(self) -> Recorder:
         return self
 
@@ -279,7 +294,7 @@ class Recorder:
 
     def now_ns(self) -> int:
         """Return the stamp of now, in ns of the run's clock."""
-        return time.monotonic_ns() + self._offset_ns
+        return self._monotonic_ns() + self._offset_ns
 
     def value_text(self, given: object) -> str:
         """Return the text, or the hash, of a value. Raises BadText."""
@@ -329,14 +344,17 @@ class Recorder:
                 words = f"client {client!r} called {operation.NAME} of {operation.key!r} while {other} is open"
                 raise ClientBusy(f"{words}; give each thread or task a client of its own")
             parts = self._parts or self._start()
+            if self._next == self._end:
+                words = f"this process has begun 2^{OPERATION_BITS} operations, so there is no number for"
+                raise RecordingFull(f"{words} {operation.NAME} of {operation.key!r}; close, and begin a new recorder")
             operation.epoch, operation.number = self._epoch, self._next
             self._next += 1
             if place < self._below and self._admitted(parts, operation, place % parts.count):
-                now = time.monotonic_ns() + self._offset_ns
+                now = self._monotonic_ns() + self._offset_ns
                 if now - self._flushed_ns > self._flush_ns:
                     self._flush(parts, now)
                 again = self._renamed.get(client)
-                name = f"{client}@{parts.token:06x}" if again is None else f"{client}@{parts.token:06x}.{again}"
+                name = client + self._suffix if again is None else f"{client}{self._suffix}.{again}"
                 head = (
                     f'{self._row}{operation.number},"client":{encode_basestring(name)},"op":"{operation.NAME}",'
                     f'"key":{encode_basestring(operation.key)}{fields},"call_ns":{now}'
@@ -377,6 +395,9 @@ class Recorder:
 
     def _at_bound(self, parts: KeyParts, operation: OpenOperation, reached: str) -> None:
         if parts.count == 1:
+            self._refused += 1
+            if self._refused == 1:
+                self._write_state(parts)
             hint = 'raise the bound, lower sample, or give at_bound="drop"'
             raise RecordingFull(f"{operation} was not begun: {reached}; {hint}")
         parts.drop_one()
@@ -388,34 +409,42 @@ class Recorder:
 
     def _start(self) -> KeyParts:
         """Begin the files of this process."""
-        try:
-            token = take_token(self.folder)
-        except OSError as error:
-            raise RecordingFailed(f"{self.folder} cannot be written: {error.strerror}; make room") from error
-        self._next = token << _OPERATION_BITS
+        process = self._process = begin_process(self.folder)
+        self._next = process.token << OPERATION_BITS
+        self._end = self._next + (1 << OPERATION_BITS)
+        self._suffix = f"@{process.token:06x}"
         run, clock = encode_basestring(self.run_id), encode_basestring(self._clock.clock_id)
         self._row = f'{{"run_id":{run},"clock_id":{clock},"op_id":'
-        parts = self._parts = KeyParts(self.folder, token, self._part_count, self._rotate_bytes)
+        parts = KeyParts(self.folder, process.name, self._part_count, self._settings.rotate_bytes)
         self._write_state(parts)
+        self._parts = parts
+        processes = sys.modules.get("multiprocessing.process")  # Importing it would take longer than all the rest.
+        if processes is not None and processes.parent_process() is not None:
+            from multiprocessing import util
+
+            # A forked child of multiprocessing ends without the functions of atexit.
+            util.Finalize(None, self.close, exitpriority=-100)
         return parts
 
     def _write_state(self, parts: KeyParts) -> None:
         """State what this process did not record, in a small file of its own."""
-        state: Mapping[str, object] = {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "bytes_max": self._bytes_max,
-            "rate_max": self._rate_max,
-            "parts_of_the_keys": parts.count,
-            "dropped_parts": sorted(parts.dropped),
-            "operations_recorded": sum(parts.recorded),
-            "operations_not_recorded": parts.not_recorded,
-            "closed": self._closed,
-        }
-        try:
-            write_json(state_path(self.folder, parts.token), state)
-        except OSError as error:
-            raise RecordingFailed(f"{self.folder}/recorders cannot be written: {error.strerror}; make room") from error
+        settings = self._settings
+        state = ProcessState(
+            run_id=self.run_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            clock=self._clock,
+            settings=settings.shared,
+            bytes_max=settings.bytes_max,
+            rate_max=settings.rate_max,
+            parts_of_the_keys=parts.count,
+            dropped_parts=tuple(sorted(parts.dropped)),
+            operations_recorded=sum(parts.recorded),
+            operations_not_recorded=parts.not_recorded,
+            operations_refused=self._refused,
+            closed=self._closed,
+        )
+        write_state(self.folder, self._process, state)
 
     def _after_fork(self) -> None:
         """Give a forked child a recorder without files: files, open operations and waiting rows are the parent's."""
@@ -423,6 +452,13 @@ class Recorder:
             self._parts.close()
         self._epoch += 1
         self._reset()
+
+
+def _again(folder: Path, settings: Settings, monotonic_ns: Callable[[], int]) -> Recorder:
+    """Make the recorder of a process to which a recorder was passed."""
+    recorder = Recorder.__new__(Recorder)
+    recorder._join(folder, settings, monotonic_ns)
+    return recorder
 
 
 def _forked() -> None:

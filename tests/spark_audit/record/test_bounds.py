@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_audit.history.recorded_files import mark_name
 from spark_audit.record import Recorder, RecordingFull
 from spark_audit.record.text import place_of
 from tests.spark_audit.record.helpers import checked, rows_of, started, verdict_of
@@ -100,7 +101,7 @@ def test_the_files_of_a_dropped_part_are_not_judged_even_if_a_kill_left_them(tmp
     with Recorder(tmp_path, at_bound="drop") as recorder:
         _use_all_keys(recorder, 1)
     path = min((tmp_path / "ops").iterdir())
-    mark = tmp_path / "dropped" / path.name.partition("-")[2][:2]
+    mark = tmp_path / "ops" / mark_name(int(path.name.partition("-")[2][:2]))
     before = verdict_of(tmp_path)["operations"]
 
     mark.touch()

@@ -169,13 +169,37 @@ def test_a_full_disk(recorder: Recorder, tmp_path: Path, monkeypatch: pytest.Mon
         ({"secret": b"x" * 65}, "secret is 'of another type, or longer'; it must be bytes, at most 64$"),
         ({"sample": 0}, "sample is 0; it must be more than 0 and at most 1"),
         ({"at_bound": "stop"}, "at_bound is 'stop'"),
-        ({"bytes_max": 0}, "bytes_max is 0; it must be None or more than 0"),
+        ({"bytes_max": 0}, "bytes_max is 0; it must be None, or a whole number, 1 or more"),
         ({"rate_max": -1}, "rate_max is -1"),
         ({"rotate_bytes": 0}, "rotate_bytes is 0"),
         ({"flush_seconds": -1}, "flush_seconds is -1"),
-        ({"error_bound_ns": -1}, "error_bound_ns is -1"),
+        ({"error_bound_ns": -1}, "error_bound_ns is -1; it must be None, or a whole number, 0 or more"),
+        ({"values": 5}, "values is 5"),
+        ({"secret": "text"}, "secret is 'of another type, or longer'"),
+        ({"sample": "all"}, "sample is 'all'; it must be more than 0"),
+        ({"sample": float("nan")}, "sample is nan"),
+        ({"sample": True}, "sample is True"),
+        ({"bytes_max": 1e6}, "bytes_max is 1000000.0; it must be None, or a whole number"),
+        ({"bytes_max": "1 GB"}, "bytes_max is '1 GB'"),
+        ({"rate_max": True}, "rate_max is True"),
+        ({"rotate_bytes": None}, "rotate_bytes is None; it must be a whole number, 1 or more"),
+        ({"flush_seconds": float("inf")}, "flush_seconds is inf; it must be 0 or more, and finite"),
+        ({"flush_seconds": "1s"}, "flush_seconds is '1s'"),
+        ({"error_bound_ns": 0.5}, "error_bound_ns is 0.5"),
+        ({"run_id": ""}, "run_id is ''; it must be None, or text that is not empty"),
+        ({"run_id": 7}, "run_id is 7"),
+        ({"did_not_happen": OSError}, r"did_not_happen is <class 'OSError'>; it must be a tuple of exceptions"),
+        ({"did_not_happen": (5,)}, r"did_not_happen is \(5,\)"),
+        ({"monotonic_ns": 5}, "monotonic_ns is 5; it must be a function"),
     ],
 )
 def test_settings_that_are_not_allowed(tmp_path: Path, options: dict[str, Any], words: str) -> None:
     with pytest.raises(BadSetting, match=words):
         Recorder(tmp_path, **options)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("folder", [5, "", None])
+def test_a_folder_that_is_not_a_path(folder: Any) -> None:
+    with pytest.raises(BadSetting, match=f"folder is {folder!r}; it must be the path of a folder"):
+        Recorder(folder)
