@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -39,7 +40,7 @@ _SECOND_NS = 1_000_000_000
 _UNKNOWN_ENDS = {
     room: b',"status":"unknown"'.ljust(room) + b"}\n" for room in (Put.ROOM, Delete.ROOM, CompareAndSet.ROOM)
 }
-_recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
+_recorders: weakref.WeakValueDictionary[str, Recorder] = weakref.WeakValueDictionary()
 
 
 class Recorder:
@@ -98,9 +99,13 @@ class Recorder:
             run_id=run_id,
             error_bound_ns=error_bound_ns,
         )
-        self._join(folder, settings, monotonic_ns)
+        self._join(uuid.uuid4().hex, folder, settings, monotonic_ns)
+        self._start()
 
-    def _join(self, folder: str | os.PathLike[str], settings: Settings, monotonic_ns: Callable[[], int]) -> None:
+    def _join(
+        self, name: str, folder: str | os.PathLike[str], settings: Settings, monotonic_ns: Callable[[], int]
+    ) -> None:
+        """Join the run. `name`: a random name, which a recorder keeps when it is passed to another process."""
         good = isinstance(folder, str | os.PathLike) and os.fspath(folder) != ""
         check("folder", folder, good, "the path of a folder")
         check("monotonic_ns", monotonic_ns, callable(monotonic_ns), "a function that returns ns")
@@ -119,8 +124,8 @@ class Recorder:
         self._epoch = 0  # The number of forks that led to this process.
         self._closed = False
         self._reset()
-        self._start()
-        _recorders.add(self)
+        self._name = name
+        _recorders[name] = self
         atexit.register(self.close)
 
     def _reset(self) -> None:
@@ -269,8 +274,9 @@ class Recorder:
                 finally:
                     self._parts.close()
 
-    def __reduce__(self) -> tuple[Callable[..., Recorder], tuple[Path, Settings, Callable[[], int]]]:
-        return _again, (self.folder.absolute(), replace(self._settings, run_id=self.run_id), self._monotonic_ns)
+    def __reduce__(self) -> tuple[Callable[..., Recorder], tuple[str, Path, Settings, Callable[[], int]]]:
+        settings = replace(self._settings, run_id=self.run_id)
+        return _passed, (self._name, self.folder.absolute(), settings, self._monotonic_ns)
 
     def __enter__(self) -> Recorder:
         return self
@@ -454,15 +460,21 @@ class Recorder:
         self._reset()
 
 
-def _again(folder: Path, settings: Settings, monotonic_ns: Callable[[], int]) -> Recorder:
-    """Make the recorder of a process to which a recorder was passed."""
+def _passed(name: str, folder: Path, settings: Settings, monotonic_ns: Callable[[], int]) -> Recorder:
+    """Return the recorder with this name in this process. Each task of a pool asks for it again.
+
+    A new recorder begins its files with its first operation: `multiprocessing` forgets what a child registered for its
+    end before the function of the child begins.
+    """
+    if (known := _recorders.get(name)) is not None:
+        return known
     recorder = Recorder.__new__(Recorder)
-    recorder._join(folder, settings, monotonic_ns)
+    recorder._join(name, folder, settings, monotonic_ns)
     return recorder
 
 
 def _forked() -> None:
-    for recorder in list(_recorders):
+    for recorder in list(_recorders.values()):
         recorder._after_fork()
 
 
