@@ -388,7 +388,7 @@ class Recorder:
 
     def _check_bounds(self, parts: KeyParts, operation: OpenOperation) -> None:
         now = self.now_ns()
-        if now - self._second_ns >= _SECOND_NS:
+        if not 0 <= now - self._second_ns < _SECOND_NS:
             self._second_ns = now
             self._in_second = 0
         if parts.is_recorded(operation.part):

@@ -109,23 +109,49 @@ def test_the_files_of_a_dropped_part_are_not_judged_even_if_a_kill_left_them(tmp
     assert verdict_of(tmp_path)["operations"] == before - path.read_bytes().count(b"\n")
 
 
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.ns = 5_000_000_000
+
+    def __call__(self) -> int:
+        return self.ns
+
+
 def test_at_a_bound_of_the_rate_keys_are_dropped_until_the_rate_fits(tmp_path: Path) -> None:
-    with Recorder(tmp_path, rate_max=10, at_bound="drop") as recorder:
-        _use_all_keys(recorder, 10)
+    """200 operations per second are too many. What is left of the keys has at most 50 operations per second."""
+    clock = Clock()
+    with Recorder(tmp_path, rate_max=50, at_bound="drop", monotonic_ns=clock) as recorder:
+        for _ in range(10):
+            _use_all_keys(recorder, 1)
+            clock.ns += 1_000_000_000
 
     counts = Counter(row["key"] for row in rows_of(tmp_path))
-    assert set(counts.values()) <= {20}
-    assert len(counts) < len(KEYS)
+    assert set(counts.values()) == {20}
+    assert 0 < len(counts) <= 25
+    assert verdict_of(tmp_path)["status"] == "linearizable"
 
 
-@pytest.mark.parametrize("bound", ["bytes_max", "rate_max"])
-def test_at_a_bound_an_error_stops_the_client_before_the_operation(tmp_path: Path, bound: str) -> None:
-    bounds = {"bytes_max": 50_000} if bound == "bytes_max" else {"rate_max": 50}
-    with Recorder(tmp_path, **bounds) as recorder:  # type: ignore[arg-type]
-        with pytest.raises(RecordingFull, match=f"put of 'key .* was not begun: {bound}=.*raise the bound"):
+def test_at_a_bound_of_the_rate_an_error_lasts_until_the_second_is_over(tmp_path: Path) -> None:
+    clock = Clock()
+    with Recorder(tmp_path, rate_max=3, monotonic_ns=clock) as recorder:
+        for step_ns in (1, 1_000_000_000, -2_000_000_000):  # A clock that steps back begins a new second, too.
+            clock.ns += step_ns
+            for _ in range(3):
+                recorder.get("client", "key").ok(None)
+            clock.ns += 999_999_999
+            with pytest.raises(RecordingFull, match="rate_max=3 operations per second; raise the bound"):
+                recorder.get("client", "key")
+            clock.ns -= 999_999_999
+
+    assert len(rows_of(tmp_path)) == 9
+
+
+def test_at_a_bound_of_bytes_an_error_stops_the_client_before_the_operation(tmp_path: Path) -> None:
+    with Recorder(tmp_path, bytes_max=50_000) as recorder:
+        with pytest.raises(RecordingFull, match=r"put of 'key .* was not begun: bytes_max=.*raise the bound"):
             _use_all_keys(recorder, 100)
-        if bound == "rate_max":
-            return
         with pytest.raises(RecordingFull):
             recorder.get("client", "key")
 
