@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from spark_audit.cli import cli
-from spark_audit.history.recorded_files import whole_bytes
+from spark_audit.history.recorded_files import is_dropped, whole_bytes
 from spark_audit.record import Recorder, WrongFolder
 from tests.spark_audit.record.helpers import checked, rows_of, started, verdict_of
 
@@ -55,7 +55,9 @@ def test_a_killed_process_leaves_a_history_that_is_judged(tmp_path: Path) -> Non
 BUSY = """
 import itertools, sys, threading
 from spark_audit.record import Recorder
-recorder, store = Recorder(sys.argv[1], flush_seconds=0.001, rotate_bytes=100_000), {}
+bytes_max = int(sys.argv[3]) or None
+settings = {"rotate_bytes": int(sys.argv[2]), "bytes_max": bytes_max, "at_bound": "drop" if bytes_max else "error"}
+recorder, store = Recorder(sys.argv[1], flush_seconds=0.001, **settings), {}
 def client(name):
     for number in itertools.count():
         key = f"key {number % 7}"
@@ -72,19 +74,71 @@ for number in range(4):
 
 
 @pytest.mark.parametrize("rounds", [5, 17, 42])
-def test_a_process_that_is_killed_at_any_time_leaves_a_history(tmp_path: Path, rounds: int) -> None:
-    busy = started(BUSY, tmp_path)
+@pytest.mark.parametrize(
+    ("rotate_bytes", "bytes_max"),
+    [(100_000, 0), (1, 0), (1000, 40_000)],
+    ids=["in files", "in rotations", "in rotations and drops"],
+)
+def test_a_process_that_is_killed_at_any_time_leaves_a_history(
+    tmp_path: Path, rounds: int, rotate_bytes: int, bytes_max: int
+) -> None:
+    busy = started(BUSY, tmp_path, str(rotate_bytes), str(bytes_max))
     assert busy.stdout is not None
     for _ in range(rounds):
         assert busy.stdout.readline()
     busy.kill()
     busy.communicate(timeout=60)
 
+    if bytes_max and not any(not is_dropped(path) for path in (tmp_path / "ops").iterdir()):
+        return  # All seven keys were dropped.
     verdict = verdict_of(tmp_path)
 
     assert verdict["status"] == "linearizable"
-    assert verdict["operations"] > 50
+    assert verdict["operations"] > (0 if bytes_max else 50)
     assert verdict["unknown"] <= 4
+
+
+FULL = """
+import resource, sys
+from spark_audit.record import Recorder, RecordError, RecordingFailed
+recorder, store, failed = Recorder(sys.argv[1], values="plain", at_bound=sys.argv[2]), {}, 0
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))
+for number in range(400):
+    key = f"key {number % 20}"
+    for _ in range(2):
+        try:
+            with recorder.put("writer", key, f"v{number}") as put:
+                store[key] = f"v{number}"
+                put.ok()
+        except RecordingFailed:
+            failed += 1
+        try:
+            with recorder.get("reader", key) as get:
+                get.ok(store.get(key))
+        except RecordingFailed:
+            failed += 1
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+for number in range(20):
+    with recorder.get("reader", f"key {number}") as get:
+        get.ok(store.get(f"key {number}"))
+recorder.close()
+print(failed)
+"""
+
+
+@pytest.mark.parametrize("bytes_max", [2000, 4096, 20_011])
+@pytest.mark.parametrize("at_bound", ["error", "drop"])
+def test_a_disk_that_is_full_for_a_while_leaves_a_history(tmp_path: Path, at_bound: str, bytes_max: int) -> None:
+    """The system refuses to let files grow. No write is sent whose row has no room, so the history stays complete."""
+    process = started(FULL, tmp_path, at_bound, str(bytes_max))
+    output, _ = process.communicate(timeout=60)
+
+    assert process.returncode == 0
+    assert int(output) > 100
+    result, verdict = checked(tmp_path), verdict_of(tmp_path)
+    assert "torn" not in result.stderr
+    assert verdict["status"] == "linearizable"
+    assert verdict["operations"] > 20
 
 
 def test_a_read_that_no_write_explains_is_found_after_a_kill(tmp_path: Path) -> None:
