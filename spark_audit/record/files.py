@@ -42,11 +42,19 @@ class RowFile:
             raise _failed(path, error) from error
 
     def add(self, line: bytes) -> None:
-        """Append the row of an operation that has ended. The row waits for `flush`."""
+        """Append the row of an operation that has ended. The row waits for `flush`.
+
+        Raises RecordingFailed if too many rows wait that cannot be written. Then this row is left out.
+        """
         self._pending.append(line)
         self.size += len(line)
         if self.size - self._written >= PENDING_BYTES_MAX:
-            self.flush()
+            try:
+                self.flush()
+            except RecordingFailed:
+                self._pending.pop()
+                self.size -= len(line)
+                raise
 
     def begin(self, head: bytes, end: bytes) -> int:
         """Append a row that will be completed: all waiting rows, `head` and `end` reach the system.

@@ -48,8 +48,8 @@ class KeyParts:
         if file is None:
             self.not_recorded += 1
             return
-        self._count(part, len(line))
         file.add(line)
+        self._count(part, len(line))
 
     def begin(self, part: int, head: bytes, end: bytes) -> tuple[RowFile, int]:
         """Append the row of an operation that will be sent: see `RowFile.begin`. The part must be recorded.

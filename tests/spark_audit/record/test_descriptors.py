@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_audit.history.recorded_files import process_states
 from spark_audit.record import Recorder, RecorderClosed, RecordingFailed, WrongFolder
 from tests.spark_audit.record.helpers import rows_of, verdict_of
 
@@ -113,6 +114,27 @@ def test_a_close_on_a_full_disk_writes_what_has_room_and_closes_all(
         recorder.get("client", "key")
 
     assert 0 < len(rows_of(tmp_path)) < 50
+
+
+def test_reads_that_a_full_disk_has_no_room_for_do_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most 64 KiB of rows wait. A read whose row has no place among them is not recorded, and the caller knows."""
+    disk, recorded = FullDisk(monkeypatch), 0
+    with Recorder(tmp_path, flush_seconds=1e6) as recorder:
+        disk.full = True
+        for number in range(1000):
+            try:
+                recorder.get("client", f"key {number}").ok(None)
+                recorded += 1
+            except RecordingFailed:
+                continue
+        disk.full = False
+
+    assert 100 < recorded < 500
+    assert len(rows_of(tmp_path)) == recorded
+    (state,) = process_states(tmp_path).values()
+    assert state.operations_recorded == recorded
 
 
 def test_a_drop_closes_the_files_of_the_part(tmp_path: Path) -> None:
