@@ -51,7 +51,8 @@ class ProcessState:
     """What one process states in `recorders/PROCESS.json` about itself and about the operations that it left out.
 
     `dropped_parts`: the parts of the keys whose rows were removed. `operations_refused`: operations that were not
-    begun, because a bound was reached. `closed`: False if the process was killed, or still records.
+    begun, because a bound was reached. `closed`: False if the process was killed, or still records. `clock_step_ns`:
+    how far the time of day of the machine was from the stamps, when this was stated; 0 for a clock without a bound.
     """
 
     run_id: str
@@ -66,6 +67,7 @@ class ProcessState:
     operations_recorded: int
     operations_not_recorded: int
     operations_refused: int
+    clock_step_ns: int
     closed: bool
 
     def __str__(self) -> str:
@@ -196,6 +198,10 @@ def remarks(paths: Iterable[Path]) -> Iterator[str]:
             if state.operations_refused:
                 words = f"{folder}: {state} refused {state.operations_refused} operations at a bound"
                 yield f"{words}; if the program carried them out nevertheless, a violation may be false"
+            bound_ns = state.clock.error_bound_ns
+            if bound_ns is not None and abs(state.clock_step_ns) > bound_ns:
+                words = f"{folder}: the time of day of {state.host} moved {state.clock_step_ns} ns away from its stamps"
+                yield f"{words}, more than error_bound_ns={bound_ns}: a violation across machines may be false"
             if not state.closed:
                 words = "was killed, or still records: a verdict during the recording is not final"
                 yield f"{folder}: {state} {words}"

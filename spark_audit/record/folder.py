@@ -134,6 +134,18 @@ def _clock_of_boot(folder: Path, clocks: list[Clock], error_bound_ns: int | None
     return clocks[-1]
 
 
+def clock_step_ns(clock: Clock) -> int:
+    """Return how far the time of day is from the stamps of a clock with a bound, in ns; 0 for another clock.
+
+    The time of day may be set while the machine runs, and the monotonic time stands still while the machine sleeps.
+    """
+    if clock.error_bound_ns is None:
+        return 0
+    # The two times are read one after the other. If the process had to wait in between, the difference is too large.
+    tries = [time.time_ns() - time.monotonic_ns() - clock.offset_ns for _ in range(5)]
+    return min(tries, key=abs)
+
+
 def begin_process(folder: Path) -> Process:
     """Return a process whose token no other process of this folder has. Its file in `recorders/` is made.
 

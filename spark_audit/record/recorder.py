@@ -28,7 +28,7 @@ from spark_audit.record.errors import (
     RecordingFull,
     WrongProcess,
 )
-from spark_audit.record.folder import OPERATION_BITS, Process, begin_process, join_folder, write_state
+from spark_audit.record.folder import OPERATION_BITS, Process, begin_process, clock_step_ns, join_folder, write_state
 from spark_audit.record.functions import ARGUMENTS, Answer, recorded
 from spark_audit.record.operation import CompareAndSet, Delete, Get, OpenOperation, Put
 from spark_audit.record.parts import KeyParts
@@ -448,6 +448,7 @@ class Recorder:
             operations_recorded=sum(parts.recorded),
             operations_not_recorded=parts.not_recorded,
             operations_refused=self._refused,
+            clock_step_ns=clock_step_ns(self._clock),
             closed=self._closed,
         )
         write_state(self.folder, self._process, state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -359,3 +360,26 @@ def test_stamps_with_an_error_bound_are_near_utc(tmp_path: Path) -> None:
     (clock,) = json.loads((tmp_path / "run.json").read_text())["clocks"]
     assert abs(row["call_ns"] - before) < 60_000_000_000
     assert (clock["clock_id"], clock["error_bound_ns"]) == (row["clock_id"], 5_000_000)
+
+
+@pytest.mark.parametrize("step_seconds", [-3600, 3600])
+def test_a_time_of_day_that_is_set_moves_no_stamp_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_seconds: int
+) -> None:
+    """A second recorder of the machine begins after the step, and has the axis of the first one."""
+    real = time.time_ns
+    with Recorder(tmp_path, error_bound_ns=60_000_000_000) as recorder:
+        recorder.put("client", "key", "one").ok()
+        monkeypatch.setattr(time, "time_ns", lambda: real() + step_seconds * 1_000_000_000)
+        with Recorder(tmp_path, error_bound_ns=60_000_000_000) as other:
+            other.get("client", "key").ok("one")
+        recorder.put("client", "key", "two").ok()
+    monkeypatch.undo()
+
+    rows = sorted(rows_of(tmp_path), key=lambda row: row["call_ns"])
+    assert [row["op"] for row in rows] == ["put", "get", "put"]
+    assert rows[-1]["return_ns"] - rows[0]["call_ns"] < 60_000_000_000
+    result = checked(tmp_path)
+    assert result.exit_code == 0
+    (moved, *_) = re.findall(r"moved (-?\d+) ns away from its stamps, more than error_bound_ns=6", result.stderr)
+    assert abs(int(moved) - step_seconds * 1_000_000_000) < 60_000_000_000
