@@ -43,9 +43,12 @@ def hasher(secret: bytes) -> Callable[[str, object], str]:
     anyone who can guess a value can check the guess.
     """
 
+    begun = hashlib.blake2b(digest_size=HASH_BYTES, key=secret)  # A copy takes half the time of a new hash.
+
     def hashed(name: str, given: object) -> str:
-        data = given if isinstance(given, bytes) else text_bytes(name, given)
-        return hashlib.blake2b(data, digest_size=HASH_BYTES, key=secret).hexdigest()
+        hashing = begun.copy()
+        hashing.update(given if isinstance(given, bytes) else text_bytes(name, given))
+        return hashing.hexdigest()
 
     return hashed
 
