@@ -7,7 +7,10 @@ import random
 import subprocess
 import sys
 import threading
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -229,3 +232,98 @@ def test_recording_loads_neither_spark_nor_numpy() -> None:
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "set()"
+
+
+class SlowStore:
+    """A dictionary whose calls wait before and after they take effect, and sometimes raise an error."""
+
+    def __init__(self, chance: random.Random, checkpoint: Callable[[], Awaitable[None]]) -> None:
+        self.values: dict[str, str] = {}
+        self.chance, self.checkpoint = chance, checkpoint
+
+    async def pause(self) -> None:
+        for _ in range(self.chance.randrange(4)):
+            await self.checkpoint()
+        if self.chance.random() < 0.05:
+            raise TimeoutError
+
+    async def get(self, key: str) -> str | None:
+        await self.pause()
+        value = self.values.get(key)
+        await self.pause()
+        return value
+
+    async def put(self, key: str, value: str) -> None:
+        await self.pause()
+        self.values[key] = value
+        await self.pause()
+
+    async def delete(self, key: str) -> bool:
+        await self.pause()
+        found = self.values.pop(key, None) is not None
+        await self.pause()
+        return found
+
+    def recorded_call(self, recorder: Recorder, client: str, value: str) -> Callable[[], Awaitable[object]]:
+        """A random call; some are of coroutine functions, and some of functions that return coroutines."""
+        key = f"k{self.chance.randrange(2)}"
+        match self.chance.randrange(4):
+            case 0:
+                return partial(recorder.wrap("put", self.put, client=client), key, value)
+            case 1:
+                return partial(recorder.wrap("put", lambda key, value: self.put(key, value), client=client), key, value)
+            case 2:
+                return partial(recorder.wrap("delete", lambda key: self.delete(key), client=client), key)
+            case _:
+                return partial(recorder.wrap("get", lambda key: self.get(key), client=client), key)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_asyncio_tasks_that_are_cancelled_anywhere_leave_a_history(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    store = SlowStore(chance, partial(asyncio.sleep, 0))
+
+    async def run(recorder: Recorder, client: str) -> None:
+        for turn in range(30):
+            call = asyncio.ensure_future(store.recorded_call(recorder, client, f"{client} {turn}")())
+            if chance.random() < 0.4:
+                for _ in range(chance.randrange(5)):
+                    await asyncio.sleep(0)
+                call.cancel()
+            with suppress(asyncio.CancelledError, TimeoutError):
+                await call
+
+    async def run_all(recorder: Recorder) -> None:
+        await asyncio.gather(*(run(recorder, f"client {number}") for number in range(CLIENTS)))
+
+    with Recorder(tmp_path) as recorder:
+        asyncio.run(run_all(recorder))
+
+    assert verdict_of(tmp_path)["status"] == "linearizable"
+    assert {"CancelledError", "TimeoutError"} <= {row.get("error") for row in rows_of(tmp_path)}
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_trio_tasks_that_are_cancelled_anywhere_leave_a_history(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    store = SlowStore(chance, trio.lowlevel.checkpoint)
+
+    async def run(recorder: Recorder, client: str) -> None:
+        for turn in range(30):
+            with suppress(TimeoutError), trio.CancelScope() as scope:
+                if chance.random() < 0.2:
+                    scope.cancel()
+                elif chance.random() < 0.2:
+                    scopes.append(scope)
+                await store.recorded_call(recorder, client, f"{client} {turn}")()
+            if scopes and chance.random() < 0.5:
+                scopes.pop().cancel()  # Perhaps that of another client, in the middle of its call.
+
+    scopes: list[trio.CancelScope] = []
+    with Recorder(tmp_path) as recorder:
+        async with trio.open_nursery() as nursery:
+            for number in range(CLIENTS):
+                nursery.start_soon(run, recorder, f"client {number}")
+
+    assert verdict_of(tmp_path)["status"] == "linearizable"
+    assert {"Cancelled", "TimeoutError"} <= {row.get("error") for row in rows_of(tmp_path)}
