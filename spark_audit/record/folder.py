@@ -193,4 +193,8 @@ def write_json(path: Path, value: object) -> None:
 def _locked(folder: Path) -> Iterator[None]:
     with (folder / "recorders" / "lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        finally:
+            # A child that was forked meanwhile has the file open, too. A mere close would leave it locked.
+            fcntl.flock(file, fcntl.LOCK_UN)

@@ -119,6 +119,33 @@ def test_children_of_children_that_are_forked_have_files_of_their_own(tmp_path: 
     assert checked(tmp_path).exit_code == 0
 
 
+FORK_IN_LOCK = """
+import fcntl, os, sys
+from pathlib import Path
+from spark_audit.record.folder import _locked
+place = Path(sys.argv[1])
+(place / "recorders").mkdir()
+with _locked(place):
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        os.close(writing)
+        os.read(reading, 1)
+        os._exit(0)
+with (place / "recorders" / "lock").open("a") as file:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+os.close(writing)
+os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.process
+def test_a_child_that_is_forked_while_the_folder_is_locked_does_not_keep_the_lock(tmp_path: Path) -> None:
+    process = started(FORK_IN_LOCK, tmp_path)
+    process.communicate(timeout=60)
+
+    assert process.returncode == 0
+
+
 def test_a_recorder_that_is_passed_within_a_process_stays_the_same(tmp_path: Path) -> None:
     with Recorder(tmp_path) as recorder:
         assert pickle.loads(pickle.dumps(recorder)) is recorder
