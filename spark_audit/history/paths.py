@@ -42,7 +42,10 @@ def history_files(given: Iterable[str]) -> list[HistoryFile]:
     for text in given:
         mine = [file for path in _expanded(text) for file in _files_of(path)]
         if not mine:
-            raise UnreadablePath(text, "no history here (looked for ops/*.jsonl, ops/*.parquet, and folders of these)")
+            looked = (
+                "looked for ops/*.jsonl, ops/*.parquet, and folders of these; keys that a recorder dropped are left out"
+            )
+            raise UnreadablePath(text, f"no history here ({looked})")
         for file in mine:
             found.setdefault(file.path.resolve(), file)
     return sorted(found.values(), key=lambda file: str(file.path))
@@ -80,6 +83,8 @@ def _files_of(path: Path) -> Iterator[HistoryFile]:
     if path.is_file():
         if path.name in NOT_HISTORIES:
             raise UnreadablePath(str(path), f"is not a history: give its run folder, {path.parent}")
+        if is_dropped(path):
+            return  # A glob names it together with files that are judged.
         if not _is_history(path):
             raise UnreadablePath(str(path), "is neither JSON lines (.jsonl) nor Parquet (.parquet)")
         yield HistoryFile(path, _folder_of(path))

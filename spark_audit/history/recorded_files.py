@@ -128,13 +128,8 @@ def is_dropped(path: Path) -> bool:
 
 def process_states(folder: Path) -> dict[str, ProcessState]:
     """Return what the recorders of a run folder state, by PROCESS. A killed process may have stated nothing."""
-    found: dict[str, ProcessState] = {}
-    for path in sorted((folder / "recorders").glob("*.json")):
-        try:
-            found[path.stem] = _state(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # A process was killed before it had stated anything.
-    return found
+    paths = sorted((folder / "recorders").glob("*.json"))
+    return {path.stem: state for path in paths if (state := _state_of(path)) is not None}
 
 
 def open_process(path: Path) -> str | None:
@@ -142,7 +137,7 @@ def open_process(path: Path) -> str | None:
     rows = _ROWS.fullmatch(path.name)
     if rows is None:
         return None
-    state = process_states(path.parent.parent).get(rows[1])
+    state = _state_of(path.parent.parent / "recorders" / f"{rows[1]}.json")
     if state is None:
         return f"a process that states nothing in recorders/{rows[1]}.json"
     return None if state.closed else str(state)
@@ -214,8 +209,12 @@ def remarks(paths: Iterable[Path]) -> Iterator[str]:
             yield f"{folder}: some clocks have no error_bound_ns, so their stamps give no order ({bounds})"
 
 
-def _state(given: Mapping[str, Any]) -> ProcessState:
-    names = ProcessState.__dataclass_fields__.keys()
-    fields = {name: given[name] for name in names}
-    clock, settings = Clock(**fields.pop("clock")), SharedSettings(**fields.pop("settings"))
-    return ProcessState(**{**fields, "dropped_parts": tuple(fields["dropped_parts"])}, clock=clock, settings=settings)
+def _state_of(path: Path) -> ProcessState | None:
+    """Return what a process states; None if it was killed before it had stated anything."""
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+        fields = {name: given[name] for name in ProcessState.__dataclass_fields__}
+        fields["clock"], fields["settings"] = Clock(**fields["clock"]), SharedSettings(**fields["settings"])
+        return ProcessState(**{**fields, "dropped_parts": tuple(fields["dropped_parts"])})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

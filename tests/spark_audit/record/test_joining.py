@@ -80,6 +80,18 @@ def test_a_bounded_clock_that_the_header_does_not_list_is_named(tmp_path: Path) 
     assert f"lacks its clock for {clock['clock_id']}: add {json.dumps(clock)}" in result.output
 
 
+@pytest.mark.parametrize("bounds", [(None, 1000), (1000, None)])
+def test_a_machine_with_a_bound_does_not_join_one_without(tmp_path: Path, bounds: tuple[int | None, ...]) -> None:
+    _record(tmp_path, "a", error_bound_ns=bounds[0])
+    header = json.loads((tmp_path / "run.json").read_text())
+    header["clocks"][0]["clock_id"] = "boot-of another machine"
+    (tmp_path / "run.json").write_text(json.dumps(header))
+
+    words = f"boot-of another machine has error_bound_ns={bounds[0]}, but this recorder on boot-.* has {bounds[1]}"
+    with pytest.raises(WrongFolder, match=words):
+        _record(tmp_path, "b", error_bound_ns=bounds[1])
+
+
 def test_joined_files_of_another_run_are_refused(tmp_path: Path) -> None:
     _record(tmp_path / "one", "a")
     with Recorder(tmp_path / "two", run_id="other"):
@@ -168,6 +180,7 @@ def test_a_part_that_one_machine_dropped_is_not_judged_after_joining(tmp_path: P
     for path in (everything / "ops").glob("*.jsonl"):
         shutil.copy(path, only_rows)
     assert verdict_of(only_rows)["status"] == "linearizable"
+    assert checked(Path(f"{only_rows}/*.jsonl")).exit_code == 0
     for mark in marks:
         mark.unlink()
     assert verdict_of(everything)["status"] == "violation"
