@@ -32,7 +32,7 @@ from spark_audit.record.folder import OPERATION_BITS, Process, begin_process, cl
 from spark_audit.record.functions import ARGUMENTS, Answer, recorded
 from spark_audit.record.operation import CompareAndSet, Delete, Get, OpenOperation, Put
 from spark_audit.record.parts import KeyParts
-from spark_audit.record.settings import FLUSH_SECONDS, PARTS, ROTATE_BYTES, Settings, check, check_errors
+from spark_audit.record.settings import FLUSH_SECONDS, PARTS, ROTATE_BYTES, RecorderSettings, check, check_errors
 from spark_audit.record.text import hasher, named_text, place_of, text_bytes, text_of
 
 _SECOND_NS = 1_000_000_000
@@ -86,7 +86,7 @@ class Recorder:
         error_bound_ns: int | None = None,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        settings = Settings(
+        settings = RecorderSettings(
             values=values,
             secret=secret,
             sample=sample,
@@ -103,7 +103,7 @@ class Recorder:
         self._start()
 
     def _join(
-        self, name: str, folder: str | os.PathLike[str], settings: Settings, monotonic_ns: Callable[[], int]
+        self, name: str, folder: str | os.PathLike[str], settings: RecorderSettings, monotonic_ns: Callable[[], int]
     ) -> None:
         """Join the run. `name`: a random name, which a recorder keeps when it is passed to another process."""
         good = isinstance(folder, str | os.PathLike) and os.fspath(folder) != ""
@@ -274,7 +274,7 @@ class Recorder:
                 finally:
                     self._parts.close()
 
-    def __reduce__(self) -> tuple[Callable[..., Recorder], tuple[str, Path, Settings, Callable[[], int]]]:
+    def __reduce__(self) -> tuple[Callable[..., Recorder], tuple[str, Path, RecorderSettings, Callable[[], int]]]:
         settings = replace(self._settings, run_id=self.run_id)
         return _passed, (self._name, self.folder.absolute(), settings, self._monotonic_ns)
 
@@ -461,7 +461,7 @@ class Recorder:
         self._reset()
 
 
-def _passed(name: str, folder: Path, settings: Settings, monotonic_ns: Callable[[], int]) -> Recorder:
+def _passed(name: str, folder: Path, settings: RecorderSettings, monotonic_ns: Callable[[], int]) -> Recorder:
     """Return the recorder with this name in this process. Each task of a pool asks for it again.
 
     A new recorder begins its files with its first operation: `multiprocessing` forgets what a child registered for its

@@ -16,7 +16,7 @@ SECRET_BYTES_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class RecorderSettings:
     """The settings of one recorder, with the meanings and defaults of `Recorder`. Raises BadSetting."""
 
     values: str
