@@ -1211,7 +1211,7 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
             raise InvalidRequest(Reason.OUT_OF_RANGE)
         address = None if member is None else await self._address_of(member)
         request = read_log_request(from_index, bytes_max, address, wait_ms=wait_ms)
-        response = await self.ask(request, self._bounded(deadline_seconds) + wait_seconds)
+        response = await self.ask(request, self._seconds(deadline_seconds) + wait_seconds)
         return read_answer(response, _read_log_page, has_effect=request.has_effect)
 
     async def outcome_of(
@@ -1229,7 +1229,7 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
         if index < 1 or term < 1:
             raise InvalidRequest(Reason.OUT_OF_RANGE)
         request = outcome_request(index, term, wait_ms=wait_ms)
-        response = await self.ask(request, self._bounded(deadline_seconds) + wait_seconds)
+        response = await self.ask(request, self._seconds(deadline_seconds) + wait_seconds)
         return read_answer(response, read_fate, has_effect=False)
 
     async def ask(self, request: Request, deadline_seconds: float | None = None) -> Response:

@@ -123,9 +123,11 @@ def _origin(stream: trio.abc.Stream) -> str:
 
 
 class NodeDriver(Protocol):
-    """Flushes the node of a service. `turns` counts its flushes."""
+    """Flushes the node of a service. `turns` counts its flushes. If `tells_each_flush` is set, `complete` is called
+    after each flush, even after one without completions."""
 
     turns: int
+    tells_each_flush: bool
 
     def wake(self) -> None:
         """Flush in the next turn of the loop."""
@@ -156,6 +158,7 @@ class _NoDriver:
     """The default driver: flushes nothing."""
 
     turns = 0
+    tells_each_flush = False
 
     def wake(self) -> None: ...
 
@@ -186,6 +189,8 @@ class ClientListener:
         self._last_reader = 0  # The last connection that was read.
         self._work_waits = trio.Event()
         service.work_wanted = lambda: self._work_waits.set()
+        self._wait_began = trio.Event()
+        service.wait_began = lambda: self._wait_began.set()
         self._checks, self._checks_to_do = trio.open_memory_channel[PasswordCheck](PASSWORD_CHECKS_MAX)
         service.check_password = self._checks.send_nowait  # The service bounds their number.
 
@@ -213,6 +218,7 @@ class ClientListener:
             for _ in range(CHECKS_AT_ONCE):
                 nursery.start_soon(self._check_passwords)
             nursery.start_soon(self._expire_in_time)
+            nursery.start_soon(self._end_waits_in_time)
             task_status.started()
             while True:
                 await trio.sleep(TICK_SECONDS)
@@ -228,6 +234,24 @@ class ClientListener:
             if left is not None:
                 pause = min(pause, max(EXPIRY_PAUSE_SECONDS_MIN, left / SECOND_NS))
             await trio.sleep(pause)
+
+    async def _end_waits_in_time(self) -> None:
+        """Answer the requests that wait for the high-water mark: as soon as the mark has reached their entry, or when
+        their time is over. An idle member, and a follower without requests, has no completions that would call for a
+        look at these requests. Runs until cancelled."""
+        while True:
+            await self._wait_began.wait()
+            self._wait_began = trio.Event()
+            self._driver.tells_each_flush = True
+            while True:
+                self._driver.flush()  # Begins the time of new waits, and answers those that are over.
+                end = self._service.next_wait_end()
+                if end is None:
+                    break
+                with trio.move_on_at((end + 1) / SECOND_NS):
+                    await self._wait_began.wait()
+                    self._wait_began = trio.Event()
+            self._driver.tells_each_flush = False
 
     def expire_now(self) -> int | None:
         """Expire the sessions and leases that are due. Returns the time in ns until the next of them may be due; None

@@ -149,6 +149,7 @@ class Service:
         self._reaper = SessionReaper(node, machine, self._open)
         self._results = ResultsPressure(node, machine, self._open)
         self._mark_waits = MarkWaits(node, limits.mark_waits_max)
+        self.wait_began: Callable[[], None] = _nobody  # Tells the host that `next_wait_end` may have changed.
         self._history_age = HistoryAge(node, machine, self._open, limits.history_age_ns_max)
         self._judge = RequestJudge(node, machine, self.cluster, self._results, self.limits.admission)
         self._leading_term = node.core.leading_term
@@ -393,6 +394,12 @@ class Service:
     def ns_to_expiry(self) -> int | None:
         """Return the time in ns until the host must call `expire_due`; None if nothing can expire on this member."""
         return self._reaper.ns_to_expiry()
+
+    def next_wait_end(self) -> int | None:
+        """Return the time (monotonic ns) by which the host must flush the node and call `complete`, because a request
+        that waits for the high-water mark may be over; None if no request waits. While requests wait, the host calls
+        `complete` after each flush, even without completions."""
+        return self._mark_waits.next_end()
 
     # The state of a connection, for the host.
 
@@ -895,6 +902,7 @@ class Service:
 
         self._mark_waits.add(index, wait_ms, connection.connection_id, answer, needs_leader=needs_leader)
         connection.in_flight += 1
+        self.wait_began()
 
     def _tell_state_hash(self, connection: Connection, request_id: int) -> None:
         status = self._hashes.known()

@@ -83,7 +83,8 @@ class Application(Protocol):
 
     def complete(self, completions: Sequence[CompletionBatch], events: Sequence[TraceEvent]) -> None:
         """Process the completions and events of a flush. The driver calls this synchronously after each flush that has
-        produced completions or events. The application may call the node from here."""
+        produced completions or events, and after every flush while `tells_each_flush` is set. The application may call
+        the node from here."""
         ...
 
 
@@ -124,6 +125,8 @@ class Driver:
         self._transport = transport
         self._files = files
         self.turns = 0  # The number of times that the node's effects have been carried out.
+        # True while the application waits for something that a flush without completions and events may bring.
+        self.tells_each_flush = False
         self._now = 0  # The time (monotonic ns) at which this turn began.
         self._next_alarm = 0  # The `node.next_alarm` (monotonic ns) at the end of the last flush.
         self._woken = trio.Event()
@@ -317,7 +320,7 @@ class Driver:
             self._transport.send(effects.send)
         if effects.events:
             self._log(effects.events)
-        if effects.completions or effects.events:
+        if effects.completions or effects.events or self.tells_each_flush:
             self._application.complete(effects.completions, effects.events)
         if effects.failure is not None:
             reason = effects.failure.reason

@@ -35,6 +35,7 @@ class HostDriver:
     asked: list[str] = field(default_factory=list)
     settle: Callable[[], object] = list
     turns: int = 0
+    tells_each_flush: bool = False
 
     def wake(self) -> None:
         self.asked.append("soon")
