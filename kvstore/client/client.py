@@ -85,6 +85,7 @@ from kvstore.protocol.commands import (
 from kvstore.protocol.messages import (
     Consistency,
     EntryFate,
+    MembersView,
     Request,
     RequestKind,
     Response,
@@ -160,6 +161,9 @@ DEADLINE_SECONDS_DEFAULT = 5.0
 CLUSTER_ID_BYTES = 16
 DEADLINE_SECONDS_MAX = 10_000_000.0
 """Four months. A longer deadline is reduced to this one, because deadlines in nanoseconds must fit into 64 bits."""
+
+SECONDS_LEFT_MIN = 0.001
+"""The time for a call to a member whose lookup has taken the whole deadline."""
 
 PAGE_LIMIT_DEFAULT = 1_000
 
@@ -1127,7 +1131,7 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
             command = add_prefix(command, self._prefix)
             body = command_body(command)
         if isinstance(command, Get | Range | Txn) and only_reads(body):
-            address = None if member is None else await self._address_of(member)
+            address, deadline_seconds = await self._aim(member, deadline_seconds)
             wanted = asked_for(consistency, max_staleness_ms)
             request = read_request(command, wanted, address, max_staleness_ms=max_staleness_ms or 0)
         else:
@@ -1156,7 +1160,7 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
         self, member: str | None = None, *, state_hash: bool = False, deadline_seconds: float | None = None
     ) -> MemberStatus:
         """The status of `member`. If `member` is None, any member may respond with its own status."""
-        address = None if member is None else await self._address_of(member)
+        address, deadline_seconds = await self._aim(member, deadline_seconds)
         request = status_request(address, with_hash=state_hash)
         return read_answer(await self.ask(request, deadline_seconds), _read_status, has_effect=request.has_effect)
 
@@ -1209,7 +1213,7 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
         wait_ms = _wait_ms(wait_seconds)
         if from_index < 0 or bytes_max < 0:
             raise InvalidRequest(Reason.OUT_OF_RANGE)
-        address = None if member is None else await self._address_of(member)
+        address, deadline_seconds = await self._aim(member, deadline_seconds)
         request = read_log_request(from_index, bytes_max, address, wait_ms=wait_ms)
         response = await self.ask(request, self._seconds(deadline_seconds) + wait_seconds)
         return read_answer(response, _read_log_page, has_effect=request.has_effect)
@@ -1387,18 +1391,26 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
             raise ValueError("deadline_seconds is not a number")
         return min(seconds, DEADLINE_SECONDS_MAX)
 
-    async def _address_of(self, member: str) -> str:
-        """The client address of a member given by node id or by address. Raises InvalidAddress."""
+    async def _aim(self, member: str | None, deadline_seconds: float | None) -> tuple[str | None, float]:
+        """Return the client address of a member given by node id or by address, and the time that is left for the call
+        after the lookup. Raises InvalidAddress, and Unavailable if no member lists the members within the deadline."""
+        seconds = self._seconds(deadline_seconds)
+        if member is None:
+            return None, seconds
         if ":" in member:
             parse_address(member)
-            return member
+            return member, seconds
         if member in self._known_addresses:
-            return self._known_addresses[member]
-        view = self._pump.members or await self.members()
-        for node_id, address in view.members:
-            if node_id == member and address:
-                return address
-        raise InvalidAddress(member, f"no such member; there are {', '.join(node_id for node_id, _ in view.members)}")
+            return self._known_addresses[member], seconds
+        if self._pump.members is not None and (address := _address_in(self._pump.members, member)):
+            return address, seconds
+        began = self.loop.time()
+        view = await self.members(deadline_seconds=seconds)
+        address = _address_in(view, member)
+        if not address:
+            known = ", ".join(node_id for node_id, _ in view.members)
+            raise InvalidAddress(member, f"no such member; there are {known}")
+        return address, max(SECONDS_LEFT_MIN, seconds - (self.loop.time() - began))
 
 
 class Client(ClientCalls):
@@ -1554,6 +1566,11 @@ def _reading(only: Literal["put", "delete"] | None, window_bytes: int) -> Readin
 
 def _lease_id(lease: LeaseHandle | int | None) -> int:
     return lease.id if isinstance(lease, LeaseHandle) else lease or 0
+
+
+def _address_in(view: MembersView, member: str) -> str:
+    """Return the client address of a member by its node id; empty if the list has no such member or no address."""
+    return next((address for node_id, address in view.members if node_id == member), "")
 
 
 def _key(text: Text) -> bytes:
