@@ -140,6 +140,10 @@ class ThreadPump:
         """The members of the cluster, as last reported by any member."""
         return self._pump.members
 
+    def note_members(self, view: MembersView | None) -> None:
+        """Use this list as `members`."""
+        self._pump.note_members(view)
+
     @property
     def trouble(self) -> str:
         """The last reason for which a call or a watch could not be sent."""

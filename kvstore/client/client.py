@@ -1154,7 +1154,11 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
     def learn(self, addresses: Sequence[str]) -> None:
         """Set the current client addresses of all members. Without this call, the client learns the addresses from the
         members, with some delay."""
+        self._pump.note_members(None)
         self._pump.learn(addresses)
+
+    def _note_members(self, view: MembersView) -> None:
+        self._pump.note_members(view)
 
     async def status(
         self, member: str | None = None, *, state_hash: bool = False, deadline_seconds: float | None = None

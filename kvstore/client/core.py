@@ -123,7 +123,9 @@ class ClientStateMachine:
         self._is_of_address = True  # False if `_trouble` is not what one of the addresses said.
         self._ports_for_members: set[str] = set()  # Addresses that serve only the peers of a member.
         self._cluster_id = self._wanted_cluster_id = cluster_id
-        self._members: MembersView | None = None
+        # The members of the cluster, as last reported by any member. None before the first report, and when the list
+        # may be out of date.
+        self.members: MembersView | None = None
         self._effects = ClientEffects()
         self._watches = WatchKeeper[MemberConnection](limits, random, self._next_request_id)
         self._watches.can_authenticate = credentials is not None
@@ -139,11 +141,6 @@ class ClientStateMachine:
     def token(self) -> bytes:
         """The proof that a member has checked the password; empty before the first check."""
         return self._token
-
-    @property
-    def members(self) -> MembersView | None:
-        """The members of the cluster, as last reported by any member; None before the first report."""
-        return self._members
 
     @property
     def trouble(self) -> str:
@@ -593,7 +590,7 @@ class ClientStateMachine:
         self._watches.refuse(error)
 
     def _learn(self, connection: MemberConnection, view: MembersView) -> None:
-        self._members = view
+        self.members = view
         self.book.learn([address for _, address in view.members])
         self._watches.heard_leader(connection, view.leader_id)
         if view.leader_id == connection.node_id:
@@ -610,6 +607,7 @@ class ClientStateMachine:
         del self._connection_of[connection.address]
         if hang_up:
             self._effects.close.append(connection.connection_id)
+        self.members = None  # The member of this connection may have moved, or may be no member any more.
         self._note(connection, reason)
         # A member that closes an idle connection has not failed.
         if connection.in_flight or connection.state is not ConnectionState.READY:

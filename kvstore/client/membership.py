@@ -47,13 +47,17 @@ class MemberCalls:
 
     @abstractmethod
     def learn(self, addresses: Sequence[str]) -> None:
-        """Set the current client addresses of all members."""
+        """Set the current client addresses of all members. The node ids of these members are looked up again."""
+
+    def _note_members(self, view: MembersView) -> None:
+        """Look up the node ids of members in this list, if the client keeps one."""
 
     async def members(self, *, deadline_seconds: float | None = None) -> MembersView:
         """The members of the cluster and its leader, as any one member knows them."""
         request = members_request()
         view = read_answer(await self.ask(request, deadline_seconds), decode_members, has_effect=request.has_effect)
         self.learn([address for _, address in view.members])
+        self._note_members(view)
         return view
 
     async def membership(

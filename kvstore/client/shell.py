@@ -46,6 +46,8 @@ class PumpOfCalls(WatchHost, Protocol):
     @property
     def members(self) -> MembersView | None: ...
 
+    def note_members(self, view: MembersView | None) -> None: ...
+
     def learn(self, addresses: Sequence[str]) -> None: ...
 
     async def start(self) -> None: ...
@@ -93,8 +95,13 @@ class ClientShell(ABC, Generic[WaiterT, ConnectionT]):
 
     @property
     def members(self) -> MembersView | None:
-        """The members of the cluster, as last reported by any member."""
+        """The members of the cluster, as last reported by any member; None if this list may be out of date."""
         return self._core.members if self._core else None
+
+    def note_members(self, view: MembersView | None) -> None:
+        """Use this list as `members`. Any thread may call this."""
+        if (core := self._core) is not None:
+            core.members = view
 
     def learn(self, addresses: Sequence[str]) -> None:
         """Set the current client addresses of all members."""
