@@ -121,12 +121,12 @@ class MemberCalls:
 
         The cluster never has fewer voters than before. If the call was interrupted at any point, it can be repeated.
         Promotion and removal are one change, so this call never makes both members voters. If both are voters before
-        the call, ChangeRefused is raised.
+        the call, ChangeRefused is raised. All steps together take at most `wait_seconds`.
         """
         if old_id == new.node_id:
             raise ChangeRefused("used_id", f"{old_id} cannot take its own place: an id is never used again")
         end = self.loop.time() + wait_seconds
-        now = await self.membership(of_leader=True)
+        now = await self._membership_of_leader(wait_seconds)
         old = now.member(old_id)
         if old is None and old_id not in now.removed:
             known = ", ".join(each.node_id for each in now.members)
@@ -138,7 +138,7 @@ class MemberCalls:
                 None,
                 f"to remove {old_id} alone: `hwm member remove {old_id}`; to replace it, give the new member a new id",
             )
-        await self._reach(_adding(new), wait_seconds)  # Refused if this id has other addresses.
+        await self._reach(_adding(new), wait_seconds, end)  # Refused if this id has other addresses.
         # The change that removes a voter also promotes the new member. If the old member is gone and the new member is
         # a learner, the old member was therefore not a voter.
         is_voter = old.part != LEARNER if old is not None else now.member(new.node_id) is None
@@ -149,13 +149,25 @@ class MemberCalls:
 
         if old is None:
             change = MembershipChange(promote=(new.node_id,))
-        return await self._reach(_Goal(change, is_done), max(0.0, end - self.loop.time()))
+        return await self._reach(_Goal(change, is_done), wait_seconds, end)
 
-    async def _reach(self, goal: _Goal, wait_seconds: float) -> Membership:
+    async def _membership_of_leader(self, wait_seconds: float) -> Membership:
+        """Return the membership, as the leader knows it. Waits for a leader if there is none."""
+        with self.loop.move_on_after(wait_seconds):
+            while True:
+                try:
+                    return await self.membership(of_leader=True)
+                except Unavailable:  # There may be no leader for a moment.
+                    await self.loop.sleep(LOOK_SECONDS)
+        raise Unavailable(f"nobody led within {wait_seconds:g} s")
+
+    async def _reach(self, goal: _Goal, wait_seconds: float, end: float | None = None) -> Membership:
+        """Send the change of a goal until the goal is reached. `end`: the end of the wait on the clock of the loop, if
+        a part of `wait_seconds` has passed already."""
         error: OperationFailed | OutcomeUnknown = Unavailable(f"nobody led within {wait_seconds:g} s")
         is_certain = True  # True while no attempt has had an effect, because each was refused or never sent.
         is_hopeless = False  # True after an attempt that was refused permanently.
-        with self.loop.move_on_after(wait_seconds):
+        with self.loop.move_on_at(self.loop.time() + wait_seconds if end is None else end):
             while True:
                 was_certain = is_certain
                 try:
