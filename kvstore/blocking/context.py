@@ -173,6 +173,8 @@ class BlockingContext(EnteredPlainly, Taken, Generic[ValueT, FaceT]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._held.thread.is_forked:
+            return  # The block belongs to the parent.
         try:
             self._held.thread.run(self._held.leave, error is not None)
         except Exception:

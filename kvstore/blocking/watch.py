@@ -41,7 +41,10 @@ class BlockingWatch(Face[Watch], EnteredPlainly):
         self.close()
 
     def close(self) -> None:
-        """End the watch. A thread that waits for its changes gets ClientClosed."""
+        """End the watch. A thread that waits for its changes gets ClientClosed. In a forked child, nothing happens,
+        because the watch belongs to the parent."""
+        if self._thread.is_forked:
+            return
         self._thread.run(self._inner.__aexit__, None, None, None)
 
     def __iter__(self) -> Iterator[Change]:

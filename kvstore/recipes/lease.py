@@ -3,12 +3,21 @@ block is cancelled."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
-from kvstore.errors import ClientClosed, LeaseLost, LeaseNotFound, OperationFailed, OutcomeUnknown, StoreError
+from kvstore.errors import (
+    ClientClosed,
+    LeaseLost,
+    LeaseNotFound,
+    OperationFailed,
+    OutcomeUnknown,
+    StoreError,
+    WrongContext,
+)
 from kvstore.event_loop import EventLoop
 from kvstore.protocol.results import LeaseGranted, LeaseRevoked
 from kvstore.recipes.lease_term import LeaseTerm
@@ -20,6 +29,9 @@ expires on its own."""
 
 
 LEFT = "its block was left, which gives up the lease and what depends on it, such as a lock"
+
+
+OF_THE_PARENT = "this process was forked after the lease was granted, and the lease is its parent's: make a client here"
 
 
 class LeaseStore(Protocol):
@@ -59,6 +71,7 @@ class Lease(LeaseHandle):
         self._term, self._loop = term, loop
         self._why_lost = ""
         self._is_left = False
+        self._process_id = os.getpid()
         self._block = loop.open_scope()
         self._keeper = loop.open_scope()
 
@@ -79,13 +92,24 @@ class Lease(LeaseHandle):
 
     def check(self) -> None:
         """Raise LeaseLost if the lease has ended, or may have ended, or if its block was left. In this case the keys of
-        the lease may be removed already."""
+        the lease may be removed already. Raise WrongContext in a forked child, because the lease is its parent's."""
+        self._check_process()
         if not self.lost.is_set() and self._term.is_over(self._loop.time()):
             self._lose(f"no renewal was answered in its time to live of {self._term.ttl_seconds:g} s")
         if self.lost.is_set():
             raise LeaseLost(self.id, self._why_lost, self._what)
         if self._is_left:
             raise LeaseLost(self.id, LEFT, self._what)
+
+    def _check_process(self) -> None:
+        """Raise WrongContext in a process that was forked after the lease was granted."""
+        if self._is_of_the_parent:
+            raise WrongContext(OF_THE_PARENT)
+
+    @property
+    def _is_of_the_parent(self) -> bool:
+        """True in a process that was forked after the lease was granted."""
+        return os.getpid() != self._process_id
 
     def _lose(self, reason: str) -> None:
         if not self.lost.is_set():
@@ -126,7 +150,8 @@ async def kept_lease(
     """Keep a lease alive during a block. `start` runs a function in the background, outside of the block.
     `deadline_seconds`: the time within which the lease must be granted.
 
-    If the lease is lost, the block is cancelled at once, and LeaseLost is raised after the block.
+    If the lease is lost, the block is cancelled at once, and LeaseLost is raised after the block. A forked child leaves
+    the block without an effect.
     """
     sent_at = store.loop.time()
     granted = await store.lease_grant(ttl_seconds, deadline_seconds=deadline_seconds)
@@ -137,8 +162,10 @@ async def kept_lease(
             yield lease
     finally:
         lease._is_left = True
-        lease._keeper.cancel()
-        if not lease.lost.is_set():
+        is_ours = not lease._is_of_the_parent  # A child has no loop: asyncio denies it the loop of its parent.
+        if is_ours:
+            lease._keeper.cancel()
+        if is_ours and not lease.lost.is_set():
             with store.loop.move_on_after(REVOKE_SECONDS_MAX, shield=True), suppress(StoreError):
                 await store.lease_revoke(lease.id, deadline_seconds=REVOKE_SECONDS_MAX)
     if lease.lost.is_set():

@@ -137,6 +137,7 @@ class Consumer:
         """
         if self._is_closed:
             raise ClientClosed()
+        self.lease._check_process()
         while not self._is_ending:
             with self._store.loop.move_on_at(self._bookmark_at) as self._waiting:
                 return await self._next_record()
