@@ -229,7 +229,7 @@ class BlockingElection(Face[Election], EnteredPlainly):
     @overload
     def observe(self, *, vacancies: Literal[True]) -> AbstractContextManager[Iterator[KeyRecord | None]]: ...
 
-    def observe(self, *, vacancies: bool = False) -> Any:
+    def observe(self, *, vacancies: bool = False) -> AbstractContextManager[Iterator[KeyRecord | None]]:
         """Observe the leader, as `Election.observe` does."""
 
         def observed() -> AbstractAsyncContextManager[Any]:
