@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from kvstore.errors import WrongContext
+from raft import Acknowledge
 
 ValueT = TypeVar("ValueT")
 ParametersT = ParamSpec("ParametersT")
@@ -24,6 +25,15 @@ def check_seconds(**given: object) -> None:
     for name, value in given.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise TypeError(f"{name} is a number of seconds, such as 10 or 0.5, and not {value!r:.40}")
+
+
+def check_acknowledge(acknowledge: object) -> None:
+    """Raise TypeError unless this is an acknowledgement level."""
+    if not isinstance(acknowledge, Acknowledge):
+        raise TypeError(
+            f"acknowledge is an Acknowledge, such as Acknowledge.LEADER, and not {acknowledge!r:.40} "
+            f"({type(acknowledge).__name__})"
+        )
 
 
 class EnteredAsync:

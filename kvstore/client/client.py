@@ -151,7 +151,7 @@ from kvstore.recipes.lock import LOCK_TTL_SECONDS_DEFAULT, Lock, OwnLocks, own_l
 from kvstore.recipes.optimistic_transaction import ATTEMPTS_MAX_DEFAULT, OptimisticTransaction, transact
 from kvstore.recipes.typed_values import Codec, TypedValues
 from kvstore.tls import Tls
-from kvstore.wrong_forms import EnteredAsync, check_seconds
+from kvstore.wrong_forms import EnteredAsync, check_acknowledge, check_seconds
 from raft import INT64_MAX, Acknowledge, EntryKind, InvalidConfiguration, ProtocolError
 
 ValueT = TypeVar("ValueT")
@@ -355,6 +355,7 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
         With `atomic`, all writes are one transaction, and the limits of a transaction apply. Either all writes take
         effect, at the same revision, or none does. If the transaction fails, its error is raised.
         """
+        check_acknowledge(acknowledge)
         pairs = items.items() if isinstance(items, Mapping) else items
         if atomic:
             puts = [Put(_key(key), _bytes(value)) for key, value in pairs]
@@ -1339,6 +1340,7 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
             answer = await self.execute(command, deadline_seconds=deadline_seconds)
             assert isinstance(answer.result, kind), answer  # `_read_any` has checked the kind.
             return answer.result
+        check_acknowledge(acknowledge)
         body = _checked_body(command)
         if self._prefix:
             command = add_prefix(command, self._prefix)

@@ -1,0 +1,1 @@
+"""Arguments that a call does not take, in each world."""
