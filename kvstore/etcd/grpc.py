@@ -100,7 +100,9 @@ class GrpcCall(EtcdCall[Any]):
         http = self._connection.http
         if not http.has_room:
             words = f"etcdserver: this connection has {http.waiting_bytes} bytes of responses that its client must read"
-            self.finish(EtcdError(Status.RESOURCE_EXHAUSTED, words))
+            # A write may be done, and clients take RESOURCE_EXHAUSTED for a refusal. They repeat a read after either.
+            is_range = self.method.name == "Range"
+            self.finish(EtcdError(Status.RESOURCE_EXHAUSTED if is_range else Status.UNAVAILABLE, words))
             return
         self.is_ended = True
         if isinstance(response, LongResponse):

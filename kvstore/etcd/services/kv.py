@@ -138,13 +138,17 @@ async def handle_txn(context: Context, asked: Message) -> Message:
     _check_txn(asked)
     command = txn_of(asked)
     body = command_body(command)
-    if only_reads(body):
+    has_writes = not only_reads(body)
+    if not has_writes:
         consistency = Consistency.LOCAL if _is_serializable(asked) else Consistency.LINEARIZABLE
         result = await read(context, command, consistency)
     else:
         result = await context.execute(command)
     assert isinstance(result, TxnResult), result
-    response = _txn_response(asked, result)
+    try:
+        response = _txn_response(asked, result)
+    except _LongRange as error:
+        raise error.told(has_writes=has_writes) from None
     response.header.CopyFrom(context.header(result.revision))
     return response
 
@@ -508,7 +512,20 @@ def _delete_response(result: Result) -> Message:
     return make("DeleteRangeResponse", deleted=result.count, prev_kvs=previous)
 
 
+class _LongRange(Exception):
+    """A range in a transaction has more items than one page, and cannot be answered."""
+
+    def told(self, *, has_writes: bool) -> EtcdError:
+        """The error for the client. The transaction is carried out, so if it has writes, the code may not be one that
+        clients take for a refusal."""
+        words = f"etcdserver: a range in the transaction has over {PAGE_BYTES_MAX} bytes: read it in a call of its own"
+        if has_writes:
+            return EtcdError(Status.UNAVAILABLE, f"{words}. The writes of the transaction are done")
+        return EtcdError(Status.RESOURCE_EXHAUSTED, words)
+
+
 def _txn_response(asked: Message, result: TxnResult) -> Message:
+    """Raises _LongRange."""
     branch = asked.success if result.succeeded else asked.failure
     responses = [_response_of(operation, each) for operation, each in zip(branch, result.results, strict=True)]
     return make("TxnResponse", succeeded=result.succeeded, responses=responses)
@@ -521,8 +538,7 @@ def _response_of(asked: Message, result: OperationResult) -> Message:
         assert isinstance(result, RangeResult), result
         limit = asked.request_range.limit
         if result.more and not 0 < limit <= len(result.items):
-            words = f"etcdserver: a range in the transaction has more than {PAGE_BYTES_MAX} bytes; its writes are done"
-            raise EtcdError(Status.RESOURCE_EXHAUSTED, words)
+            raise _LongRange
         response = range_response(asked.request_range, result)
         response.header.CopyFrom(header)
         return make("ResponseOp", response_range=response)

@@ -11,6 +11,7 @@ import trio.testing
 
 from kvstore import Client
 from kvstore.etcd.call import STREAM_REQUESTS_MAX
+from kvstore.etcd.errors import Status
 from kvstore.etcd.http2.connection import CONTROLS_PER_MESSAGE, HttpBounds, HttpConnection, HttpEvent, WindowOpened
 from kvstore.etcd.http2.library import LibraryConnection
 from kvstore.etcd.http2.output import OutputQueues
@@ -187,8 +188,13 @@ async def test_a_connection_with_too_much_unread_gets_nothing_more_until_it_read
         for _ in range(80):
             calls.append(await lazy.open(f"{KV}/Range"))
             await calls[-1].send(make("RangeRequest", key=b"a"), is_last=True)
-        with pytest.raises(CallFailed, match="must read"):
+        with pytest.raises(CallFailed, match="must read") as refused:
             await calls[-1].receive()
+        assert refused.value.status == Status.RESOURCE_EXHAUSTED
+        with pytest.raises(CallFailed, match="must read") as unknown:
+            await lazy.call(f"{KV}/Put", make("PutRequest", key=b"c"))
+        assert unknown.value.status == Status.UNAVAILABLE  # It is done, and may not look refused.
+        assert (await etcd.range(b"c")).count == 1
         for call in calls:
             if call.status is None:
                 await call.reset()

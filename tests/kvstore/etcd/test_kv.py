@@ -306,6 +306,23 @@ async def test_a_value_of_the_greatest_size_is_taken_and_a_larger_one_refused(tm
         assert failed.value.status == Status.RESOURCE_EXHAUSTED
 
 
+async def test_a_transaction_whose_range_is_too_long_is_refused_only_if_it_has_no_writes(tmp_path: Path) -> None:
+    """Clients take RESOURCE_EXHAUSTED for a refusal, and UNAVAILABLE for an outcome that they do not know."""
+    async with serving(tmp_path / "data") as etcd:
+        for key in (b"a", b"b"):
+            await etcd.put(key, bytes(900_000))
+        both = op_range(b"a", b"c")
+        for operations, status in (
+            ([both], Status.RESOURCE_EXHAUSTED),
+            ([op_put(b"c"), both], Status.UNAVAILABLE),
+            ([op_txn(success=[op_put(b"d"), both])], Status.UNAVAILABLE),
+        ):
+            with pytest.raises(CallFailed, match="in a call of its own") as failed:
+                await etcd.txn(success=operations)
+            assert failed.value.status == status
+        assert await keys_of(etcd, b"c", b"e") == [b"c", b"d"]
+
+
 async def test_a_serializable_range_needs_no_leader_round(tmp_path: Path) -> None:
     async with serving(tmp_path / "data") as etcd:
         await etcd.put(b"a", b"1")
