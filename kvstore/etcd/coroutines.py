@@ -139,12 +139,13 @@ def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
 
 
 class Mailbox(Generic[T]):
-    """Items for one handler, in order of arrival. `size`: the sizes of the items that wait, together."""
+    """Items for one handler, in order of arrival. Of the items that wait, `sized`: the number of those that have a
+    size; `size`: their sizes, together."""
 
-    __slots__ = ("_items", "_waiting", "size")
+    __slots__ = ("_items", "_waiting", "size", "sized")
 
     def __init__(self) -> None:
-        self.size = 0
+        self.size = self.sized = 0
         self._items: deque[tuple[T, int]] = deque()
         self._waiting: Resume[T] | None = None
 
@@ -159,11 +160,13 @@ class Mailbox(Generic[T]):
         else:
             self._items.append((item, size))
             self.size += size
+            self.sized += size > 0
 
     def take(self) -> T:
         """Take the first item. Raises IndexError if there is none."""
         item, size = self._items.popleft()
         self.size -= size
+        self.sized -= size > 0
         return item
 
     def get(self) -> Wait[T]:

@@ -353,17 +353,24 @@ class GrpcConnection(HttpCalls[GrpcCall]):
         except (DecodeError, zlib.error) as error:
             self.fail(call, EtcdError(Status.INTERNAL, f"grpc: error unmarshalling request: {error}"))
             return False
-        call.inbox.put(message, len(content))
+        size = _HEAD.size + len(content)  # An empty message takes memory too.
+        call.inbox.put(message, size)
         if call.is_ended:
             return False
-        if call.inbox.size and call.method.takes_stream:
-            self._waiting_bytes += len(content)
-            if self._waiting_bytes > WAITING_BYTES_MAX:
-                self._waiting_bytes = sum(each.inbox.size for each in self.calls.values())
-        if len(call.inbox) > STREAM_REQUESTS_MAX or self._waiting_bytes > WAITING_BYTES_MAX:
+        if call.method.takes_stream and self._waits_too_much(call, size):
             self.fail(call, _TOO_MANY)
             return False
         return True
+
+    def _waits_too_much(self, call: GrpcCall, size: int) -> bool:
+        """True if too many messages wait since one of `size` bytes has come for a stream."""
+        if not call.inbox.size:
+            return False
+        self._waiting_bytes += size
+        if self._waiting_bytes > WAITING_BYTES_MAX:
+            streams = (each for each in self.calls.values() if each.method.takes_stream)
+            self._waiting_bytes = sum(each.inbox.size for each in streams)
+        return call.inbox.sized > STREAM_REQUESTS_MAX or self._waiting_bytes > WAITING_BYTES_MAX
 
     def _request_ended(self, call: GrpcCall) -> None:
         body = call.body

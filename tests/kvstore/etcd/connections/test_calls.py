@@ -1,0 +1,65 @@
+"""The calls of one connection without I/O: what the connection counts, and what its calls know of their client."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvstore.etcd.call import STREAM_REQUESTS_MAX
+from kvstore.etcd.grpc import GrpcCall, GrpcConnection
+from kvstore.etcd.schema import Message, make
+from kvstore.etcd.services.watch import Tick
+from tests.kvstore.etcd.member import KV, WATCH, http2, http_connection
+from tests.process.etcd.attacks import DATA, HEADERS, OPENING, call, frame, headers
+
+__all__ = ["http2"]
+
+pytestmark = pytest.mark.usefixtures("http2")
+
+CREATE = make("WatchRequest", create_request=make("WatchCreateRequest", key=b"a"))
+PUT = make("PutRequest", key=b"a")
+
+
+def opened() -> tuple[GrpcConnection, list[GrpcCall]]:
+    """A connection whose calls begin and are never taken up, and the list of them."""
+    begun: list[GrpcCall] = []
+    connection = GrpcConnection(http_connection(), begun.append, lambda: True)
+    connection.receive(OPENING, 1)
+    return connection, begun
+
+
+def opened_with_watch() -> tuple[GrpcConnection, list[GrpcCall]]:
+    connection, begun = opened()
+    connection.receive(frame(HEADERS, 4, 1, headers(f"{WATCH}/Watch")), 1)
+    return connection, begun
+
+
+def data(stream_id: int, message: Message) -> bytes:
+    content = message.SerializeToString()
+    return frame(DATA, 0, stream_id, b"\0" + len(content).to_bytes(4) + content)
+
+
+def test_what_the_member_itself_tells_a_stream_is_no_message_of_its_client() -> None:
+    """A stream with 10,000 watches has as much news after one change."""
+    connection, (watch,) = opened_with_watch()
+    for _ in range(2 * STREAM_REQUESTS_MAX):
+        watch.inbox.put(Tick())
+    connection.receive(data(1, CREATE), 1)
+    assert not watch.is_ended
+    for _ in range(STREAM_REQUESTS_MAX):
+        connection.receive(data(1, CREATE), 1)
+    assert watch.is_ended
+
+
+def test_a_message_without_content_counts_as_waiting() -> None:
+    connection, (watch,) = opened_with_watch()
+    for _ in range(STREAM_REQUESTS_MAX + 1):
+        connection.receive(data(1, make("WatchRequest")), 1)
+    assert watch.is_ended
+
+
+def test_messages_that_wait_for_streams_refuse_no_other_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvstore.etcd.grpc.WAITING_BYTES_MAX", 100)
+    connection, begun = opened_with_watch()
+    connection.receive(data(1, CREATE) * 20, 1)
+    connection.receive(call(3, f"{KV}/Put", PUT), 1)
+    assert [each.is_ended for each in begun] == [True, False]
