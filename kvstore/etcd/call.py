@@ -105,6 +105,11 @@ class EtcdCall(ABC, Generic[ItemT]):
         self._room = None
 
 
+def token_of(header: bytes) -> str:
+    """Return the token of a call from its header: etcd's clients send the bare token, others `Bearer` before it."""
+    return header.decode("latin-1").removeprefix("Bearer ")
+
+
 _UNITS_NS = {b"H": 3_600_000_000_000, b"M": 60_000_000_000, b"S": 1_000_000_000, b"m": 1_000_000, b"u": 1_000, b"n": 1}
 
 

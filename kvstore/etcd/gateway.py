@@ -17,7 +17,7 @@ import h11
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor
 
-from kvstore.etcd.call import STREAM_REQUESTS_MAX, EtcdCall, LongResponse, timeout_of
+from kvstore.etcd.call import STREAM_REQUESTS_MAX, EtcdCall, LongResponse, timeout_of, token_of
 from kvstore.etcd.errors import HTTP_STATUS, EtcdError, Status
 from kvstore.etcd.http_calls import HttpCalls
 from kvstore.etcd.schema import METHODS, Message, Method, message_class
@@ -335,7 +335,7 @@ class GatewayConnection(HttpCalls[GatewayCall]):
             body = _error_body(EtcdError(Status.INVALID_ARGUMENT, str(error)))
             self.respond(HTTPStatus.BAD_REQUEST, body)
             return
-        token = headers.get(b"authorization", b"").decode("latin-1")
+        token = token_of(headers.get(b"authorization", b""))
         needs_leader = headers.get(b"grpc-metadata-hasleader") == b"true"
         try:
             timeout_ns = timeout_of(headers.get(b"grpc-timeout"))

@@ -16,6 +16,7 @@ from kvstore.etcd.call import (
     EtcdCall,
     LongResponse,
     timeout_of,
+    token_of,
 )
 from kvstore.etcd.errors import EtcdError, Status, unimplemented
 from kvstore.etcd.http2.connection import (
@@ -305,9 +306,9 @@ class GrpcConnection(HttpCalls[GrpcCall]):
         except ValueError as error:
             self._refuse(stream_id, EtcdError(Status.INTERNAL, str(error)))
             return None
-        token = headers.get(b"token") or headers.get(b"authorization", b"")
+        token = token_of(headers.get(b"token") or headers.get(b"authorization", b""))
         needs_leader = headers.get(b"hasleader") == b"true"
-        return _CallHead(method, token.decode("latin-1"), timeout_ns, needs_leader, encoding == b"gzip")
+        return _CallHead(method, token, timeout_ns, needs_leader, encoding == b"gzip")
 
     def _data(self, call: GrpcCall, data: bytes, now: int) -> None:
         body = call.body

@@ -230,11 +230,10 @@ class EtcdPort:
         if identity is not None:
             self._begin_as(call, identity)
             return
-        token = call.token.removeprefix("Bearer ")
         if call.method.name == "Authenticate":
             self._begin_as(call, self._identities.anonymous)
             return
-        adopt = partial(self._identities.adopt, token)
+        adopt = partial(self._identities.adopt, call.token)
 
         async def find() -> Identity:
             found: Identity = await Wait(adopt)

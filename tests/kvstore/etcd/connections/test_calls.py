@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 import pytest
 
 from kvstore.etcd.call import STREAM_REQUESTS_MAX
+from kvstore.etcd.gateway import GatewayCall, GatewayConnection
 from kvstore.etcd.grpc import GrpcCall, GrpcConnection
 from kvstore.etcd.schema import Message, make
 from kvstore.etcd.services.watch import Tick
@@ -63,3 +66,16 @@ def test_messages_that_wait_for_streams_refuse_no_other_call(monkeypatch: pytest
     connection.receive(data(1, CREATE) * 20, 1)
     connection.receive(call(3, f"{KV}/Put", PUT), 1)
     assert [each.is_ended for each in begun] == [True, False]
+
+
+def test_a_token_may_follow_the_word_bearer() -> None:
+    """The client of a token is found by the token alone: it was once made anew for each call with the word."""
+    connection, begun = opened()
+    for number, header in enumerate((b"\x0dauthorization\x0cBearer a.123", b"\x05token\x05a.123")):
+        listed = headers(f"{KV}/Put") + b"\x40" + header
+        connection.receive(frame(HEADERS, 4, 2 * number + 1, listed) + frame(DATA, 1, 2 * number + 1, bytes(5)), 1)
+    asked: list[GatewayCall] = []
+    gateway = GatewayConnection(asked.append, lambda _: (HTTPStatus.OK, "", b""), lambda: True, lambda _: False)
+    head = b"POST /v3/kv/put HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer a.123\r\nContent-Length: 2\r\n\r\n"
+    gateway.receive(head + b"{}", 1)
+    assert [each.token for each in (*begun, *asked)] == ["a.123"] * 3
