@@ -279,8 +279,6 @@ class GrpcConnection(HttpCalls[GrpcCall]):
         call.is_packed = head.is_packed
         if call.method.takes_stream:
             self._begin(call)
-        if event.is_whole and stream_id in self.calls:
-            self._request_ended(call)
 
     def _read_head(self, stream_id: int, listed: Headers) -> _CallHead | None:
         """Read the headers of a request. Returns None if the request is refused."""

@@ -16,11 +16,10 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 class RequestBegan(NamedTuple):
-    """A client has opened a stream. `is_whole`: the request has no body."""
+    """A client has opened a stream."""
 
     stream_id: int
     headers: Headers
-    is_whole: bool
 
 
 class DataArrived(NamedTuple):

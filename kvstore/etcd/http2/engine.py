@@ -255,7 +255,7 @@ class EngineConnection(OutputQueues):
             raise _StreamFault(stream_id, _REFUSED_STREAM)
         stream = self._streams[stream_id] = _Stream(self._stream_window, request.content_bytes, self._floods.now)
         self._floods.messages += 1
-        found.append(RequestBegan(stream_id, headers, is_last))
+        found.append(RequestBegan(stream_id, headers))
         if is_last:
             self._ask(stream_id, stream, found)
 

@@ -159,7 +159,7 @@ class LibraryConnection(OutputQueues):
             case h2.events.RequestReceived():
                 self._open[event.stream_id] = self._floods.now
                 self._floods.messages += 1
-                found.append(RequestBegan(event.stream_id, event.headers, event.stream_ended is not None))
+                found.append(RequestBegan(event.stream_id, event.headers))
             case h2.events.DataReceived():
                 if event.flow_controlled_length:
                     with suppress(h2.exceptions.StreamClosedError):

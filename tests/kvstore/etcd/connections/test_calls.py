@@ -79,3 +79,9 @@ def test_a_token_may_follow_the_word_bearer() -> None:
     head = b"POST /v3/kv/put HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer a.123\r\nContent-Length: 2\r\n\r\n"
     gateway.receive(head + b"{}", 1)
     assert [each.token for each in (*begun, *asked)] == ["a.123"] * 3
+
+
+def test_a_request_without_a_body_ends_once() -> None:
+    connection, begun = opened()
+    connection.receive(frame(HEADERS, 5, 1, headers(f"{WATCH}/Watch")), 1)
+    assert len(begun[0].inbox) == 1

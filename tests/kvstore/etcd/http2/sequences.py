@@ -314,7 +314,7 @@ class Server:
         elif isinstance(event, DataArrived):
             found.append(event.data)
         elif isinstance(event, RequestBegan):
-            found.append((tuple((bytes(name), bytes(value)) for name, value in event.headers), event.is_whole))
+            found.append(tuple((bytes(name), bytes(value)) for name, value in event.headers))
         else:
             found.append(type(event).__name__)
 
