@@ -20,6 +20,7 @@ from kvstore.etcd.call import (
 )
 from kvstore.etcd.errors import EtcdError, Status, unimplemented
 from kvstore.etcd.http2.connection import (
+    KNOWN_LISTS_MAX,
     ConnectionEnded,
     DataArrived,
     Headers,
@@ -50,10 +51,6 @@ _SUCCESS: Headers = ((b"grpc-status", b"0"), (b"grpc-message", b""))
 _NOT_UNARY = EtcdError(Status.INTERNAL, "a unary call has one message")
 _TOO_MANY = EtcdError(Status.RESOURCE_EXHAUSTED, "etcdserver: too many requests")
 _NOT_GRPC: Headers = ((b":status", b"415"),)
-
-
-KNOWN_LISTS_MAX = 64
-"""The greatest number of header lists of a connection that are kept: clients repeat them."""
 
 
 class _CallHead(NamedTuple):

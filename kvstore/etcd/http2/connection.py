@@ -64,6 +64,10 @@ WINDOWS_PER_CONNECTION = 4
 """The window of a connection, in windows of one stream."""
 
 
+KNOWN_LISTS_MAX = 64
+"""The greatest number of header lists of a connection that are kept with what they say: clients repeat them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpBounds:
     """The bounds of one connection.

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import hpack
 
 from kvstore.etcd.http2.connection import (
+    KNOWN_LISTS_MAX,
     PREFACE,
     WINDOWS_PER_CONNECTION,
     ConnectionEnded,
@@ -36,9 +37,6 @@ from kvstore.etcd.http2.output import FRAME_BYTES_MAX, OutputQueues
 
 CONTINUATIONS_MAX = 8
 """The greatest number of frames that continue one header list."""
-
-KNOWN_LISTS_MAX = 64
-"""The greatest number of decoded header lists that a connection keeps."""
 
 _RESETS_KEPT = 1_024  # Frames on the streams that were reset last may still be on their way.
 
@@ -130,7 +128,6 @@ class EngineConnection(OutputQueues):
         self._out: list[bytes] = []
         self._write(_SETTINGS, 0, 0, b"".join(_SETTING.pack(*each) for each in settings))
         self._write_update(0, WINDOWS_PER_CONNECTION * bounds.window_bytes - _WINDOW_USUAL)
-        self._pause = 0.0
 
     # Input.
 
@@ -440,11 +437,6 @@ class EngineConnection(OutputQueues):
     def within_frame_since(self) -> int | None:
         """The time at which an unfinished frame began to arrive (monotonic ns); None if there is none."""
         return self._since
-
-    def take_pause(self) -> float:
-        """The seconds for which the host should read nothing more, because of what the client has just sent."""
-        pause, self._pause = self._pause, 0.0
-        return pause
 
     # Output.
 

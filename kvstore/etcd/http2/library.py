@@ -116,7 +116,6 @@ class LibraryConnection(OutputQueues):
         self._open: dict[int, int] = {}  # When the streams without a whole response have begun (monotonic ns).
         self.has_settings = False
         self._lengths = _FrameLengths()
-        self._pause = 0.0
 
     # Input.
 
@@ -196,11 +195,6 @@ class LibraryConnection(OutputQueues):
     def within_frame_since(self) -> int | None:
         """The time at which an unfinished frame began to arrive (monotonic ns); None if there is none."""
         return self._lengths.unfinished_since
-
-    def take_pause(self) -> float:
-        """The seconds for which the host should read nothing more, because of what the client has just sent."""
-        pause, self._pause = self._pause, 0.0
-        return pause
 
     # Output.
 

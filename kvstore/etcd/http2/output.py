@@ -43,6 +43,7 @@ class OutputQueues(ABC):
         self._is_cut = False  # True if a step has ended before the windows were used up.
         self._ready: dict[int, None] = {}  # The streams that such a step has left, in the order of their turns.
         self._is_over = False
+        self._pause = 0.0  # The seconds for which the host should read nothing more.
 
     @abstractmethod
     def _has_stream(self, stream_id: int) -> bool:
@@ -128,6 +129,11 @@ class OutputQueues(ABC):
     def waiting_bytes(self) -> int:
         """The bytes of all streams that wait for the windows of the client."""
         return self._waiting_bytes
+
+    def take_pause(self) -> float:
+        """The seconds for which the host should read nothing more, because of what the client has just sent."""
+        pause, self._pause = self._pause, 0.0
+        return pause
 
     def unsent_bytes(self, stream_id: int) -> int:
         """The bytes of a stream that wait for the window of the client."""
