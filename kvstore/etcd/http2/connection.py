@@ -74,7 +74,8 @@ class HttpBounds:
 
     `resets_max`: the greatest number of streams that a client may reset within `early_reset_ns`, before they are
     answered, in `control_window_ns`. `control_frames_max`: the same for frames that carry nothing (pings, settings,
-    priorities, window updates, empty data) and for frames of a response that a window makes tiny. Some clients send a
+    priorities, window updates, empty data) and for frames of a response that a window makes tiny. A frame that changes
+    the windows of all streams counts as one for every 50 streams. Some clients send a
     ping or a window update for each request, or for each message or frame that they read, so each of these allows
     CONTROLS_PER_MESSAGE more of them.
     `unsent_bytes_max`: the responses that wait for the windows of the client. At this bound, the client has to read

@@ -410,6 +410,7 @@ class EngineConnection(OutputQueues):
                 window = value  # Only the last value counts: a frame may have thousands.
         if window != self._stream_window:
             delta, self._stream_window, self._has_opened = window - self._stream_window, window, True
+            self._floods.note_window(len(self._streams))
             for stream in self._streams.values():
                 stream.window += delta
                 if stream.window > _WINDOW_MAX:

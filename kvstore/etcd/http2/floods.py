@@ -6,6 +6,8 @@ from kvstore.etcd.http2.connection import CONTROLS_PER_MESSAGE, HttpBounds
 
 _RESET_SECONDS, _CONTROL_SECONDS = 0.005, 0.0005  # The pause for each abandoned call, and each frame without use.
 
+_STREAMS_PER_CONTROL = 50  # To change the windows of so many streams takes about as long as any frame without use.
+
 
 class FloodCount:
     """The counts of one connection since the beginning of the present interval. `controls`: frames without use.
@@ -31,6 +33,11 @@ class FloodCount:
         """Count a stream that has begun at this time and was reset without a response. Many calls may meet their
         deadlines together, and their client abandons all of them."""
         self.resets += self.now - began < self._bounds.early_reset_ns
+
+    def note_window(self, streams: int) -> None:
+        """Count a frame of settings, counted already as one frame without use, that has changed the windows of so many
+        open streams."""
+        self.controls += max(0, streams // _STREAMS_PER_CONTROL - 1)
 
     @property
     def is_too_much(self) -> bool:

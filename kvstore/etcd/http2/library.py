@@ -181,6 +181,9 @@ class LibraryConnection(OutputQueues):
             case h2.events.RemoteSettingsChanged():
                 self._has_opened = True
                 self.has_settings = True
+                window = event.changed_settings.get(h2.settings.SettingCodes.INITIAL_WINDOW_SIZE)
+                if window is not None and window.new_value != window.original_value:
+                    self._floods.note_window(len(self._open))
                 # The client may offer 4 GiB, and h2 would fill them. A search of this table costs O(entries).
                 encoder = self._h2.encoder
                 encoder.header_table_size = min(encoder.header_table_size, _HEADER_TABLE_BYTES_MAX)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 
@@ -156,6 +157,21 @@ def test_the_windows_of_all_streams_change_once_for_each_frame_of_settings() -> 
     began = time.thread_time()
     assert not connection.receive(frame(4, 0, 0, b"\0\4\0\0\0\0\0\4\0\1\0\0" * 1_365), 1)
     assert time.thread_time() - began < 0.1
+
+
+@pytest.mark.parametrize(("streams", "frames_min", "frames_max"), [(1, 900, 1_100), (900, 250, 350)])
+def test_a_client_may_not_change_the_windows_of_many_streams_all_the_time(
+    streams: int, frames_min: int, frames_max: int
+) -> None:
+    """Each change takes a look at each stream. A client with 900 calls may send 5,500 frames without use."""
+    connection = http_connection()
+    requests = b"".join(frame(1, 5, each, HEADERS_OF_PUT) for each in range(1, 2 * streams, 2))
+    connection.receive(PREFACE + SETTINGS + requests, 1)
+    sizes = itertools.cycle((b"\0\4\0\0\0\0", b"\0\4\0\1\0\0"))
+    count = 0
+    while not connection.receive(frame(4, 0, 0, next(sizes)), 1):
+        count += 1
+    assert frames_min < count < frames_max
 
 
 def test_the_table_of_response_headers_stays_small_for_a_client_that_offers_4_gib() -> None:
