@@ -99,6 +99,11 @@ PERMISSION_OF_A_WATCH = f"rpc error: code = PermissionDenied desc = {PERMISSION}
 NO_LEADER = EtcdError(Status.UNAVAILABLE, "etcdserver: no leader")
 LEASE_TTL_TOO_LARGE = EtcdError(Status.OUT_OF_RANGE, "etcdserver: too large lease TTL")
 STOPPED = EtcdError(Status.UNAVAILABLE, "etcdserver: server stopped")
+TOO_MANY_TOKENS = EtcdError(
+    Status.UNAVAILABLE,
+    "etcdserver: more tokens are in use at this member than it has clients for, and this one was used least recently: "
+    "try again, or use one token for all connections of a user",
+)
 DEADLINE = EtcdError(Status.DEADLINE_EXCEEDED, "context deadline exceeded")
 AUTHENTICATION_FAILED = EtcdError(
     Status.INVALID_ARGUMENT, "etcdserver: authentication failed, invalid user ID or password"

@@ -27,8 +27,8 @@ from kvstore.protocol.messages import Request
 logger = logging.getLogger("kvstore.etcd")
 
 IDENTITIES_MAX = 64
-"""The greatest number of users with a client of their own. A further user replaces the one that was used least
-recently, and whose calls then end."""
+"""The greatest number of tokens with a client of their own, besides the anonymous client. A further token replaces the
+one that was used least recently, and whose calls then end."""
 
 CHECKS_MAX = 8
 """The greatest number of passwords and unknown tokens that are checked at the same time: each check runs a client."""
@@ -221,6 +221,7 @@ class Identities:
         self._own_address, self._dial, self._nursery = own_address, dial, nursery
         self._by_token: dict[str, Identity] = {}  # Least recently used first.
         self._checks = trio.CapacityLimiter(CHECKS_MAX)
+        self.note_replaced: Callable[[str], None] = lambda _: None  # Called with a token whose client ends.
 
     async def start(self) -> None:
         """Start the anonymous client."""
@@ -287,8 +288,7 @@ class Identities:
         if not is_enabled:
             identity.scope.cancel()
             raise INVALID_TOKEN
-        self._keep(token, identity)
-        return identity
+        return self._keep(token, identity)
 
     async def _is_enabled(self) -> bool:
         """True if authentication is on. The anonymous client may then not ask."""
@@ -304,14 +304,18 @@ class Identities:
         await self._nursery.start(identity.serve)
         return identity
 
-    def _keep(self, token: str, identity: Identity) -> None:
-        replaced = self._by_token.pop(token, None)
-        if replaced is not None:
-            replaced.scope.cancel()
+    def _keep(self, token: str, identity: Identity) -> Identity:
+        """Keep the client of a token. Returns the client that the token has from now on."""
+        if (found := self.find(token)) is not None:
+            identity.scope.cancel()  # The token was made or checked twice at once, and the other client has calls.
+            return found
         self._by_token[token] = identity
-        if len(self._by_token) > IDENTITIES_MAX:
+        if len(self._by_token) > IDENTITIES_MAX + 1:  # The anonymous client has no token.
             oldest = next(each for each in self._by_token if each)
-            self._by_token.pop(oldest).scope.cancel()
+            replaced = self._by_token.pop(oldest)
+            self.note_replaced(oldest)
+            replaced.scope.cancel()
+        return identity
 
 
 def _nothing() -> None:

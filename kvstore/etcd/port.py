@@ -21,7 +21,7 @@ from kvstore.client.pump import Dialer, now_ns
 from kvstore.etcd.backend import Context, Facts
 from kvstore.etcd.call import STREAM_REQUESTS_MAX, TURN_SECONDS, TURNS_PER_TICK, EtcdCall
 from kvstore.etcd.coroutines import RunningHandler, Wait
-from kvstore.etcd.errors import INVALID_TOKEN, STOPPED, EtcdError, error_of
+from kvstore.etcd.errors import INVALID_TOKEN, STOPPED, TOO_MANY_TOKENS, EtcdError, error_of
 from kvstore.etcd.gateway import METHODS_OF_HTTP, GatewayConnection, health_page, version_page
 from kvstore.etcd.grpc import GrpcConnection
 from kvstore.etcd.handlers import begin
@@ -116,6 +116,7 @@ class EtcdPort:
         """Run the clients and the timer of the port until cancelled."""
         async with trio.open_nursery() as nursery:
             identities = Identities(self._facts.own_address, self._dial, nursery)
+            identities.note_replaced = self._end_calls_of
             await identities.start()
             self._identities = identities
             nursery.start_soon(self._flush_forever)
@@ -253,6 +254,13 @@ class EtcdPort:
         if call.method.gives_stream:
             self._streams[call] = None
         begin(Context(self._facts, identity, call, self._gate))
+
+    def _end_calls_of(self, token: str) -> None:
+        """End the calls of a token, because its client has made room for another one."""
+        for connection in self._connections:
+            for call in list(connection.calls.calls.values()):
+                if call.token == token:
+                    connection.calls.fail(call, TOO_MANY_TOKENS)
 
     async def _admit_ranges(self) -> None:
         """Let ranges go on when their pages have been paid for."""

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from kvstore.etcd.errors import Status
 from kvstore.etcd.schema import Message, make
-from tests.kvstore.etcd.grpc_client import CallFailed
-from tests.kvstore.etcd.member import KV, Etcd, serving
+from tests.kvstore.etcd.grpc_client import Call, CallFailed
+from tests.kvstore.etcd.member import KV, WATCH, Etcd, serving
 
 AUTH = "/etcdserverpb.Auth"
 
@@ -139,11 +140,39 @@ async def test_a_token_ends_with_the_password_that_it_proves(tmp_path: Path) -> 
         await put_as(etcd, await token_of(etcd, "alice", "other"), b"a/1")
 
 
+async def watch_as(etcd: Etcd, token: str) -> Call:
+    watch = await etcd.grpc.open(f"{WATCH}/Watch", headers=[("token", token)])
+    await watch.send(make("WatchRequest", create_request=make("WatchCreateRequest", key=b"a/1")))
+    assert (await watch.receive()) is not None
+    return watch
+
+
 async def test_many_tokens_of_users_replace_one_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound is on tokens: the anonymous client has none."""
     monkeypatch.setattr("kvstore.etcd.identities.IDENTITIES_MAX", 2)
     async with serving(tmp_path / "data") as etcd:
         root = await enable(etcd)
         alice = await token_of(etcd, "alice", "secret")
-        await put_as(etcd, alice, b"a/1")
-        await put_as(etcd, root, b"b")  # Its client is made again from the token.
-        await put_as(etcd, alice, b"a/2")
+        watches = [await watch_as(etcd, token) for token in (root, alice)]
+        await auth(etcd, "UserAdd", root, name="bob", password="b0b")  # Now alice has called least recently.
+        await token_of(etcd, "bob", "b0b")
+        with pytest.raises(CallFailed) as replaced:
+            await watches[1].receive()
+        assert (replaced.value.status, "try again" in replaced.value.text) == (Status.UNAVAILABLE, True)
+        await put_as(etcd, alice, b"a/2")  # Its client is made again from the token, and replaces that of root.
+        with pytest.raises(CallFailed, match="try again"):
+            await watches[0].receive()
+
+
+async def test_a_token_that_is_made_twice_keeps_its_calls(tmp_path: Path) -> None:
+    """Tokens end at a time, and those of one user for the same time are the same."""
+    async with serving(tmp_path / "data") as etcd:
+        await enable(etcd)
+        watches = {token: await watch_as(etcd, token) for token in [await token_of(etcd, "alice", "secret")]}
+        while (again := await token_of(etcd, "alice", "secret")) not in watches:
+            watches[again] = await watch_as(etcd, again)
+        await put_as(etcd, again, b"a/1")
+        for watch in watches.values():
+            response = await watch.receive()
+            assert response is not None
+            assert response.events
