@@ -62,6 +62,7 @@ class GatewayCall(EtcdCall[Any]):
     ) -> None:
         super().__init__(method, token, deadline, needs_leader=needs_leader)
         self._connection = connection
+        self.requests: deque[Message] = deque()  # The messages of a stream that were not taken up yet.
         self._has_begun = False
 
     def send(self, message: Message) -> None:
@@ -210,6 +211,7 @@ class GatewayConnection(HttpCalls[GatewayCall]):
         """Remove a call that has ended, and take up the next request."""
         if self.calls.pop(id(call), None) is None:
             return
+        self._paused.pop(call, None)
         self._waiting_bytes = 0
         if not self.end_reason:
             try:
@@ -345,10 +347,21 @@ class GatewayConnection(HttpCalls[GatewayCall]):
         deadline = None if timeout_ns is None else self._now + timeout_ns
         call = GatewayCall(self, method, token, deadline, needs_leader=needs_leader)
         self.calls[id(call)] = call
-        for message in messages:
-            call.inbox.put(message)
-        call.inbox.put(None)
+        if not method.is_paced:
+            for message in messages:
+                call.inbox.put(message)
+            call.inbox.put(None)
         self._begin(call)
+        if method.is_paced:
+            call.requests.extend(messages)
+            self._take_messages(call, self._now)
+
+    def _take_messages(self, call: GatewayCall, now: int) -> None:
+        while call.requests and not call.is_ended:
+            if self._is_beyond_the_pace(call, now):
+                return
+            call.inbox.put(call.requests.popleft())
+        call.inbox.put(None)
 
     def _refuse(self, status: HTTPStatus, text: str) -> None:
         """Send an error, and end the connection."""

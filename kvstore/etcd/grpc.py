@@ -31,10 +31,15 @@ from kvstore.etcd.http2.connection import (
     WindowOpened,
 )
 from kvstore.etcd.http_calls import HttpCalls
+from kvstore.etcd.pace import WATCH_REQUESTS_PER_SECOND
 from kvstore.etcd.schema import METHODS, Message, Method, message_class
 
 BODY_BYTES_MAX = 16 << 20
 """The greatest number of bytes of unfinished messages of one connection."""
+
+PACED_BYTES_MAX = 1 << 20
+"""The bytes of messages of one connection that wait for its pace, or are unfinished. Beyond it, while messages wait for
+the pace, the connection is read only as fast as they are taken up."""
 
 RUNNING_BYTES_MAX = 64 << 20
 """The greatest number of bytes of the requests of one connection that have a whole message, and no response yet."""
@@ -73,6 +78,7 @@ class GrpcCall(EtcdCall[Any]):
         self.body_since = 0  # The time at which this message began to arrive.
         self.running_bytes = 0  # The size of a whole request.
         self.is_packed = False  # True if messages may be compressed with gzip.
+        self.has_ended = False  # True if the client sends no more messages.
         self._has_begun = False
 
     def send(self, message: Message) -> None:
@@ -232,13 +238,19 @@ class GrpcConnection(HttpCalls[GrpcCall]):
         none."""
         since = self.http.within_frame_since
         if self._body_bytes:
-            bodies = (call.body_since for call in self.calls.values() if call.body)
+            bodies = (call.body_since for call in self.calls.values() if call.body and call not in self._paused)
             since = min(bodies if since is None else (since, *bodies), default=None)
         return since
 
     def take_pause(self) -> float:
         """The seconds for which the host should read nothing more, because of what the client has just sent."""
-        return self.http.take_pause()
+        pause = self.http.take_pause()
+        if self._paused and self._body_bytes > PACED_BYTES_MAX:
+            body = next(iter(self._paused)).body
+            message_bytes = _HEAD.size + _HEAD.unpack_from(body)[1]
+            excess = (self._body_bytes - PACED_BYTES_MAX) / message_bytes
+            pause = max(pause, excess / WATCH_REQUESTS_PER_SECOND)
+        return pause
 
     @property
     def unread_bytes(self) -> int:
@@ -251,6 +263,7 @@ class GrpcConnection(HttpCalls[GrpcCall]):
     def forget(self, call: GrpcCall) -> None:
         """Remove a call that has ended."""
         if self.calls.pop(call.stream_id, None) is not None:
+            self._paused.pop(call, None)
             self._body_bytes -= len(call.body)
             self._running_bytes -= call.running_bytes
 
@@ -311,6 +324,14 @@ class GrpcConnection(HttpCalls[GrpcCall]):
             call.body_since = now
         body += data
         self._body_bytes += len(data)
+        self._take_messages(call, now)
+        if self._body_bytes > BODY_BYTES_MAX:
+            words = f"unfinished messages of this connection have more than {BODY_BYTES_MAX} bytes"
+            self.fail(call, EtcdError(Status.RESOURCE_EXHAUSTED, words))
+
+    def _take_messages(self, call: GrpcCall, now: int) -> None:
+        """Take up the whole messages in the body of a stream. The message of a unary call is taken up at its end."""
+        body = call.body
         at = 0
         while len(body) - at >= _HEAD.size:
             flag, size = _HEAD.unpack_from(body, at)
@@ -327,6 +348,8 @@ class GrpcConnection(HttpCalls[GrpcCall]):
                 return
             if not call.method.takes_stream or len(body) < end:
                 break
+            if self._is_beyond_the_pace(call, now):
+                break
             if not self._put_message(call, at, end):
                 return
             at = end
@@ -334,9 +357,8 @@ class GrpcConnection(HttpCalls[GrpcCall]):
             call.body_since = now
             del body[:at]
             self._body_bytes -= at
-        if self._body_bytes > BODY_BYTES_MAX:
-            words = f"unfinished messages of this connection have more than {BODY_BYTES_MAX} bytes"
-            self.fail(call, EtcdError(Status.RESOURCE_EXHAUSTED, words))
+        if call.has_ended and call not in self._paused:
+            call.inbox.put(None)
 
     def _put_message(self, call: GrpcCall, begin: int, end: int) -> bool:
         """Hand a message to the handler of its call. Returns False if the call has ended."""
@@ -371,7 +393,9 @@ class GrpcConnection(HttpCalls[GrpcCall]):
     def _request_ended(self, call: GrpcCall) -> None:
         body = call.body
         if call.method.takes_stream:
-            call.inbox.put(None)
+            call.has_ended = True
+            if call not in self._paused:
+                call.inbox.put(None)
         elif len(body) < _HEAD.size or len(body) != _HEAD.size + _HEAD.unpack_from(body)[1]:
             self.fail(call, _NOT_UNARY)
         elif self._put_message(call, 0, len(body)):

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from kvstore.etcd.call import EtcdCall
 from kvstore.etcd.errors import DEADLINE, EtcdError
+from kvstore.etcd.pace import RequestPace
 
 CallT = TypeVar("CallT", bound=EtcdCall[Any])
 
@@ -17,7 +18,8 @@ class HttpCalls(ABC, Generic[CallT]):
     false while the client leaves too many bytes of the connection unread.
 
     `end_reason` is set once the connection is over; it is closed after its last output. `note_output` is called when
-    there is output to take.
+    there is output to take. `note_pause` is called when requests begin to wait for the pace of the connection: the host
+    then calls `resume` every few tens of ms until `has_paused` is false.
     """
 
     def __init__(self, begin: Callable[[CallT], None], has_room: Callable[[], bool]) -> None:
@@ -26,6 +28,10 @@ class HttpCalls(ABC, Generic[CallT]):
         self.end_reason = ""
         self.linger_seconds = 0.0  # The time for which the host keeps a connection that has ended.
         self.note_output: Callable[[], None] = _nothing
+        self.note_pause: Callable[[], None] = _nothing
+        self._pace = RequestPace()
+        self._is_resuming = False
+        self._paused: dict[CallT, None] = {}  # Calls with requests beyond the pace, in the order of their turns.
 
     @abstractmethod
     def receive(self, data: bytes, now: int) -> None:
@@ -70,6 +76,41 @@ class HttpCalls(ABC, Generic[CallT]):
     def unread_bytes(self) -> int:
         """The bytes that wait for the client, besides those that wait for the socket."""
 
+    @abstractmethod
+    def _take_messages(self, call: CallT, now: int) -> None:
+        """Take up the requests of a stream, as far as the pace of the connection allows."""
+
+    @property
+    def has_paused(self) -> bool:
+        """True if requests wait for the pace of the connection."""
+        return bool(self._paused)
+
+    def resume(self, now: int) -> None:
+        """Take up requests that have waited for the pace. `now`: monotonic ns."""
+        self._is_resuming = True
+        try:
+            for call in list(self._paused):
+                if not self._pace.allows(now):
+                    return
+                if call in self._paused:  # The requests of another call may have ended it.
+                    del self._paused[call]
+                    self._take_messages(call, now)
+        finally:
+            self._is_resuming = False
+
+    def _is_beyond_the_pace(self, call: CallT, now: int) -> bool:
+        """Count a request of a call. Returns True if it has to wait; the call is then resumed."""
+        if not call.method.is_paced:
+            return False
+        # While some requests wait, all others wait behind them: few requests at a time cost more than many.
+        if (self._is_resuming or not self._paused) and self._pace.allows(now):
+            self._pace.count()
+            return False
+        if not self._paused:
+            self.note_pause()
+        self._paused[call] = None
+        return True
+
     @property
     def has_calls(self) -> bool:
         """True if some call is under way."""
@@ -81,7 +122,8 @@ class HttpCalls(ABC, Generic[CallT]):
             call.note_room()
 
     def check_deadlines(self, now: int) -> None:
-        """End the calls whose deadline has passed. Cost: O(open calls)."""
+        """End the calls whose deadline has passed, and take up requests that have waited. Cost: O(open calls)."""
+        self.resume(now)
         for call in list(self.calls.values()):
             if call.deadline is not None and call.deadline <= now:
                 self.fail(call, DEADLINE)
@@ -100,6 +142,7 @@ class HttpCalls(ABC, Generic[CallT]):
 
     def cancel_all(self) -> None:
         """End all handlers, because the connection has ended."""
+        self._paused.clear()
         calls, self.calls = self.calls, {}
         for call in calls.values():
             call.cancel()

@@ -229,6 +229,11 @@ class Method(NamedTuple):
         """The path of the method in HTTP/2."""
         return f"/{self.service}/{self.name}"
 
+    @property
+    def is_paced(self) -> bool:
+        """True if a connection may make only so many requests of this stream in a time (`kvstore.etcd.pace`)."""
+        return self.service == "etcdserverpb.Watch"
+
 
 def _methods() -> Iterator[Method]:
     def of(service: str, rows: str) -> Iterator[Method]:

@@ -224,6 +224,7 @@ async def test_a_watch_whose_answers_are_not_read_takes_a_bounded_number_of_requ
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kvstore.etcd.grpc.UNSENT_BYTES_MAX", 1)
+    monkeypatch.setattr("kvstore.etcd.pace.WATCH_REQUESTS_AT_ONCE", 2 * STREAM_REQUESTS_MAX)
     async with serving(tmp_path / "data") as etcd, grpc_client(etcd.address) as lazy:
         lazy.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
         stream = await lazy.open(f"{WATCH}/Watch")

@@ -138,6 +138,14 @@ async def creates_and_cancels_watches(stream: trio.SocketStream) -> None:
             await trio.sleep(0.01)
 
 
+def watch_requests() -> bytes:
+    """A watch that is created and cancelled 1,000 times, in as few frames as possible."""
+    create = make("WatchRequest", create_request=make("WatchCreateRequest", key=b"a", watch_id=1)).SerializeToString()
+    cancel = make("WatchRequest", cancel_request=make("WatchCancelRequest", watch_id=1)).SerializeToString()
+    pair = b"".join(b"\0" + len(each).to_bytes(4) + each for each in (create, cancel))
+    return frame(DATA, 0, 1, pair * 500) + frame(DATA, 0, 1, pair * 500)
+
+
 async def sends_byte_by_byte(stream: trio.SocketStream) -> None:
     data = OPENING + call(1, f"{KV}/Put", make("PutRequest", key=b"a", value=bytes(10_000)))
     for byte in data:
@@ -199,6 +207,10 @@ ATTACKS: dict[str, Callable[[trio.SocketStream], Awaitable[None]]] = {
     "reads-nothing": reads_nothing,
     "watches-unread": watches_and_reads_nothing,
     "watch-loops": creates_and_cancels_watches,
+    "packed-watch-loops": sending(lambda: OPENING + frame(HEADERS, 4, 1, headers(WATCH)) + watch_requests() * 100),
+    "watches-in-json": sending(
+        lambda: post("/v3/watch", json.dumps({"create_request": {"key": "YQ=="}}).encode() * 1_000)
+    ),
     "half-messages": sending(
         lambda: (
             OPENING

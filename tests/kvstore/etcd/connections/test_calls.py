@@ -11,14 +11,14 @@ from kvstore.etcd.gateway import GatewayCall, GatewayConnection
 from kvstore.etcd.grpc import GrpcCall, GrpcConnection
 from kvstore.etcd.schema import Message, make
 from kvstore.etcd.services.watch import Tick
-from tests.kvstore.etcd.member import KV, WATCH, http2, http_connection
+from tests.kvstore.etcd.member import KV, LEASE, WATCH, http2, http_connection
 from tests.process.etcd.attacks import DATA, HEADERS, OPENING, call, frame, headers
 
 __all__ = ["http2"]
 
 pytestmark = pytest.mark.usefixtures("http2")
 
-CREATE = make("WatchRequest", create_request=make("WatchCreateRequest", key=b"a"))
+KEEP_ALIVE = make("LeaseKeepAliveRequest", ID=1)
 PUT = make("PutRequest", key=b"a")
 
 
@@ -30,9 +30,9 @@ def opened() -> tuple[GrpcConnection, list[GrpcCall]]:
     return connection, begun
 
 
-def opened_with_watch() -> tuple[GrpcConnection, list[GrpcCall]]:
+def opened_with_stream(path: str) -> tuple[GrpcConnection, list[GrpcCall]]:
     connection, begun = opened()
-    connection.receive(frame(HEADERS, 4, 1, headers(f"{WATCH}/Watch")), 1)
+    connection.receive(frame(HEADERS, 4, 1, headers(path)), 1)
     return connection, begun
 
 
@@ -43,27 +43,27 @@ def data(stream_id: int, message: Message) -> bytes:
 
 def test_what_the_member_itself_tells_a_stream_is_no_message_of_its_client() -> None:
     """A stream with 10,000 watches has as much news after one change."""
-    connection, (watch,) = opened_with_watch()
+    connection, (stream,) = opened_with_stream(f"{LEASE}/LeaseKeepAlive")
     for _ in range(2 * STREAM_REQUESTS_MAX):
-        watch.inbox.put(Tick())
-    connection.receive(data(1, CREATE), 1)
-    assert not watch.is_ended
+        stream.inbox.put(Tick())
+    connection.receive(data(1, KEEP_ALIVE), 1)
+    assert not stream.is_ended
     for _ in range(STREAM_REQUESTS_MAX):
-        connection.receive(data(1, CREATE), 1)
-    assert watch.is_ended
+        connection.receive(data(1, KEEP_ALIVE), 1)
+    assert stream.is_ended
 
 
 def test_a_message_without_content_counts_as_waiting() -> None:
-    connection, (watch,) = opened_with_watch()
+    connection, (stream,) = opened_with_stream(f"{LEASE}/LeaseKeepAlive")
     for _ in range(STREAM_REQUESTS_MAX + 1):
-        connection.receive(data(1, make("WatchRequest")), 1)
-    assert watch.is_ended
+        connection.receive(data(1, make("LeaseKeepAliveRequest")), 1)
+    assert stream.is_ended
 
 
 def test_messages_that_wait_for_streams_refuse_no_other_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvstore.etcd.grpc.WAITING_BYTES_MAX", 100)
-    connection, begun = opened_with_watch()
-    connection.receive(data(1, CREATE) * 20, 1)
+    connection, begun = opened_with_stream(f"{LEASE}/LeaseKeepAlive")
+    connection.receive(data(1, KEEP_ALIVE) * 20, 1)
     connection.receive(call(3, f"{KV}/Put", PUT), 1)
     assert [each.is_ended for each in begun] == [True, False]
 
