@@ -141,6 +141,8 @@ class _Stream:
             self._tell_created()
 
     def _ask_progress(self) -> None:
+        if self._progress_wanted:  # One answer is for all that ask meanwhile: each question takes one for each watch.
+            return
         self._progress_wanted = True
         for watch in self._watches.values():
             self._progress_due[watch] = None

@@ -7,8 +7,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
+from kvstore.client.watches.watch_stream import WatchStream
+from kvstore.etcd.identities import Identity
 from kvstore.etcd.schema import Message, make
 from kvstore.etcd.services.watch import WATCH_KEY_BYTES_MAX
 from tests.kvstore.etcd.grpc_client import Call
@@ -179,6 +182,31 @@ async def test_progress_is_told_on_request_once_all_events_are_sent(tmp_path: Pa
         await stream.send(progress())
         assert len((await next_of(stream)).events) == 1
         assert (await next_of(stream)).header.revision == 3
+
+
+async def test_many_requests_for_progress_at_once_ask_each_watch_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[WatchStream] = []
+    ask = Identity.ask_progress
+
+    def count(identity: Identity, stream: WatchStream) -> None:
+        asked.append(stream)
+        ask(identity, stream)
+
+    monkeypatch.setattr(Identity, "ask_progress", count)
+    watches, requests = 3, 40
+    async with watching(tmp_path / "data") as (etcd, stream):
+        for number in range(watches):
+            await stream.send(create(b"%d" % number))
+            await next_of(stream)
+        data = progress().SerializeToString()
+        message = b"\0" + len(data).to_bytes(4) + data
+        await etcd.grpc.send_data(stream.stream_id, message * requests, is_last=False)
+        assert (await next_of(stream)).watch_id == -1
+        assert len(asked) <= 3 * watches  # Each second, those that have not answered are asked again.
+        await stream.send(progress())
+        assert (await next_of(stream)).watch_id == -1
 
 
 async def test_a_revision_with_much_is_split_only_for_clients_that_allow_it(tmp_path: Path) -> None:
