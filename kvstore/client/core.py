@@ -231,7 +231,7 @@ class ClientStateMachine:
         """True once the client is closed and its request to close the session has ended."""
         return self._closed and self._session.closing is None
 
-    # Events that the host reports.
+    # Events that the shell of the client reports.
 
     def connected(self, connection_id: int) -> None:
         """Note that a dialed connection is established."""

@@ -135,7 +135,7 @@ def _reader_sentence(
     if sources and all(clocks.precedes(reader, op) for op in sources):
         gap = span(sources[0].call_ns - reader.return_ns)
         return f"{describe(reader)} {gap} before {describe(sources[0])} was called"
-    seen = reader.steps[0].seen if reader.steps else None  # A transaction may only compare this key.
+    seen = reader.steps[0].seen if reader.steps else None  # Empty if the transaction only compares this key.
     revision = seen.mod_revision if seen is not None else None
     if revision and len(sources) == 1 and sources[0].revision not in (None, revision):
         return f"{describe(reader)}, although {describe(sources[0])}: it took effect more than once"

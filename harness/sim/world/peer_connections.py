@@ -56,10 +56,9 @@ class PeerConnections:
                 raise Violation("peers understand each other", f"{caller.node_id} → {own_id}: {refused}") from refused
             world.cover(f"a hello was refused: {refused.code}")
             caller.connections.was_refused_by(own_id)
-            # The caller has refused this member's hello. The call shows that the caller is up.
-            if refused.peer_id == own_id:
+            if refused.peer_id == own_id:  # The caller has refused this member, but its call shows that it is up.
                 self._hurry(caller.node_id)
-            else:  # This member has refused the caller's hello. The caller reads the reason.
+            else:  # This member has refused the caller, who reads the reason.
                 world.send_refusal(caller, own_id, refused.code)
             return False
         self._callers.add(caller.node_id)

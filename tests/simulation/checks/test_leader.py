@@ -269,7 +269,7 @@ def test_a_read_that_was_asked_for_in_time_may_wait_to_be_applied() -> None:
 
     watch.ticked(core(), 5 + PROMISE_NS)
     watch.lease_ready(9, PROMISE_NS)
-    watch.lease_ready(10, PROMISE_NS)  # The read was made in an earlier term, and the watch has forgotten it.
+    watch.lease_ready(10, PROMISE_NS)  # A read that the watch does not know, as after a change of the term.
 
 
 def test_who_was_asked_to_campaign_ends_the_lease_until_it_has_acknowledged_more() -> None:

@@ -110,7 +110,8 @@ def a_term(lease_id: int, now: int) -> Term:
 
 
 def with_contenders() -> EtcdChecker:
-    """Checks with a replay in which the leases 1 and 2 contend for the lock `l`, at the revisions 6 and 7."""
+    """Return a checker whose replay has two contenders for the lock `l`: the leases 1 and 2, since the revisions 6 and
+    7."""
     replay = a_replay()
     commands = [
         [0, 0, 0, 21, 0, 100],
