@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -26,7 +26,7 @@ from typing import Any
 import click
 
 from benchmarks.__main__ import data_folder
-from benchmarks.load.plan import CONTENDERS, SHAPES, Contender
+from benchmarks.load.plan import CONTENDERS, SHAPES
 from benchmarks.load.spec import LoadResult, LoadSpec
 from benchmarks.measure.machine import describe
 from benchmarks.single.startup import log_entries, prepare
@@ -56,7 +56,7 @@ class FastPath:
 
     `loads`: (work, requests in flight). The work `log` is the recovery from a log; its second number is the number of
     commands per entry. `beside`: the name of another path that is off in both copies, because it would handle the same
-    requests first.
+    requests first. `by_etcd_clients`: the load comes from clients of etcd.
     """
 
     name: str
@@ -65,6 +65,7 @@ class FastPath:
     by: str
     loads: tuple[tuple[str, int], ...]
     beside: str = ""
+    by_etcd_clients: bool = False
 
 
 SERVICE, MACHINE = "kvstore/server/service.py", "kvstore/store/machine.py"
@@ -142,6 +143,14 @@ FAST_PATHS: tuple[FastPath, ...] = (
         "if False and is_whole and",
         (("log", 1), ("log", 16)),
     ),
+    FastPath(
+        "calls of etcd's clients",
+        "kvstore/etcd/port.py",
+        "            grpc.serve_directly(direct, self._facts, self._fast_calls)\n",
+        "",
+        (("put", 1), ("get", 1), ("put", 64), ("get", 64), ("put", 1024), ("get", 1024)),
+        by_etcd_clients=True,
+    ),
 )
 
 
@@ -201,10 +210,10 @@ def environment(path: FastPath, copy: Path) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _spec(contender: Contender, work: str, in_flight: int, *, seed: int, seconds: float) -> LoadSpec:
+def _spec(kind: str, work: str, in_flight: int, *, seed: int, seconds: float) -> LoadSpec:
     fill = seconds == 0.0
     return LoadSpec(
-        kind=contender.kind,
+        kind=kind,
         endpoints=[],
         work=work,
         in_flight=in_flight,
@@ -232,6 +241,9 @@ def served(path: FastPath, copies: Sequence[Path], home: Path, pairs: int, secon
     One cluster runs on each copy, and windows alternate between the clusters.
     """
     contender = next(each for each in CONTENDERS if each.name == "highwatermark")
+    if path.by_etcd_clients:
+        contender = replace(contender, options=(*contender.options, "--etcd"))
+    kind = "etcd" if path.by_etcd_clients else contender.kind
     loads = [load for load in path.loads if load[0] != "log"]
     if not loads:
         return
@@ -242,13 +254,13 @@ def served(path: FastPath, copies: Sequence[Path], home: Path, pairs: int, secon
             folder.mkdir()
             with environment(path, copy):
                 clusters.append(stack.enter_context(running(contender, 3, folder)))
-                clusters[-1].run(_spec(contender, "put", 256, seed=0, seconds=0.0))
+                clusters[-1].run(_spec(kind, "put", 256, seed=0, seconds=0.0))
         for work, in_flight in loads:
             rates: list[list[float]] = [[], []]
             for pair in range(pairs):
                 for number in (0, 1) if pair % 2 else (1, 0):
                     with environment(path, copies[number]):
-                        spec = _spec(contender, work, in_flight, seed=pair, seconds=seconds)
+                        spec = _spec(kind, work, in_flight, seed=pair, seconds=seconds)
                         rates[number].append(_rate(clusters[number], spec))
             yield _gain(path, work, in_flight, rates)
 

@@ -30,6 +30,16 @@ TURNS_PER_TICK = 4
 """A tick is a second."""
 
 
+class CallHead(NamedTuple):
+    """What the headers of a call say."""
+
+    method: Method
+    token: str
+    timeout_ns: int | None
+    needs_leader: bool
+    is_packed: bool  # True if messages may be compressed with gzip.
+
+
 class LongResponse(NamedTuple):
     """A response that was made in parts, because the whole in one step would stop the member for too long. `message`:
     the response without the items of its field `field`. `parts`: these items, as `EtcdCall.encode_items` encodes them.

@@ -5,20 +5,23 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from kvstore.etcd.backend import Facts
 from kvstore.etcd.call import (
     REQUEST_BYTES_MAX,
     STREAM_REQUESTS_MAX,
     UNSENT_BYTES_MAX,
+    CallHead,
     EtcdCall,
     LongResponse,
     timeout_of,
     token_of,
 )
 from kvstore.etcd.errors import EtcdError, Status, unimplemented
+from kvstore.etcd.fast_calls import CallCount, FastCalls
 from kvstore.etcd.http2.connection import (
     KNOWN_LISTS_MAX,
     ConnectionEnded,
@@ -33,6 +36,7 @@ from kvstore.etcd.http2.connection import (
 from kvstore.etcd.http_calls import HttpCalls
 from kvstore.etcd.pace import WATCH_REQUESTS_PER_SECOND
 from kvstore.etcd.schema import METHODS, Message, Method, message_class
+from kvstore.server.direct_requests import DirectRequests
 
 BODY_BYTES_MAX = 16 << 20
 """The greatest number of bytes of unfinished messages of one connection."""
@@ -56,16 +60,6 @@ _SUCCESS: Headers = ((b"grpc-status", b"0"), (b"grpc-message", b""))
 _NOT_UNARY = EtcdError(Status.INTERNAL, "a unary call has one message")
 _TOO_MANY = EtcdError(Status.RESOURCE_EXHAUSTED, "etcdserver: too many requests")
 _NOT_GRPC: Headers = ((b":status", b"415"),)
-
-
-class _CallHead(NamedTuple):
-    """What the headers of a request say."""
-
-    method: Method
-    token: str
-    timeout_ns: int | None
-    needs_leader: bool
-    is_packed: bool
 
 
 class GrpcCall(EtcdCall[Any]):
@@ -103,10 +97,7 @@ class GrpcCall(EtcdCall[Any]):
             return
         http = self._connection.http
         if not http.has_room:
-            words = f"etcdserver: this connection has {http.waiting_bytes} bytes of responses that its client must read"
-            # A write may be done, and clients take RESOURCE_EXHAUSTED for a refusal. They repeat a read after either.
-            is_range = self.method.name == "Range"
-            self.finish(EtcdError(Status.RESOURCE_EXHAUSTED if is_range else Status.UNAVAILABLE, words))
+            self.finish(_unread(http, self.method))
             return
         self.is_ended = True
         if isinstance(response, LongResponse):
@@ -161,13 +152,17 @@ class GrpcConnection(HttpCalls[GrpcCall]):
         self._body_bytes = 0
         self._running_bytes = 0
         self._waiting_bytes = 0  # The messages that wait for their handlers have at most so many bytes.
-        self._known: dict[Headers, _CallHead] = {}  # The decoded heads of calls, by header list.
+        self._fast: FastCalls | None = None  # Set if usual calls need no handler.
+        self._known: dict[Headers, CallHead] = {}  # The decoded heads of calls, by header list.
 
     def receive(self, data: bytes, now: int) -> None:
         """Take received bytes. `now`: monotonic ns."""
         http = self.http
         had_room, waited_bytes = http.has_room, http.waiting_bytes
-        for event in http.receive(data, now):
+        events = http.receive(data, now)
+        if self._fast is not None:
+            events = self._fast.take(events, self._known, now)
+        for event in events:
             match event:
                 case RequestBegan():
                     self._began(event, now)
@@ -180,6 +175,8 @@ class GrpcConnection(HttpCalls[GrpcCall]):
                     if call is not None:
                         self._request_ended(call)
                 case StreamReset():
+                    if self._fast is not None:
+                        self._fast.forget(event.stream_id)
                     call = self.calls.get(event.stream_id)
                     if call is not None:
                         self.forget(call)
@@ -192,6 +189,33 @@ class GrpcConnection(HttpCalls[GrpcCall]):
                     self.end_reason = event.reason
                     self.cancel_all()
         self._note_progress(waited_bytes, had_room=had_room)
+
+    def serve_directly(self, direct: DirectRequests, facts: Facts, all_calls: CallCount) -> None:
+        """Serve usual calls by the fast path, with the member's own service. `all_calls`: the calls of all connections
+        on this path."""
+        self._fast = FastCalls(
+            direct, facts, all_calls, answer=self._answer_fast_call, fail=self._fail_fast_call, begin=self._begin_again
+        )
+
+    def _answer_fast_call(self, stream_id: int, head: CallHead, body: bytes) -> None:
+        if self.http.has_room:
+            self.http.send_response(stream_id, _BEGIN, body, _SUCCESS)
+            self.note_output()
+        else:
+            self._fail_fast_call(stream_id, _unread(self.http, head.method))
+
+    def _fail_fast_call(self, stream_id: int, error: EtcdError) -> None:
+        self._refuse(stream_id, error)
+        self.note_output()
+
+    def _begin_again(self, stream_id: int, head: CallHead, data: bytes, began: int, is_whole: bool) -> None:
+        """Start a call of the fast path on the general path. `data`: of its message, all if it `is_whole`. `began`:
+        monotonic ns."""
+        call = self._new_call(stream_id, head, began)
+        if data:
+            self._data(call, data, began)
+        if is_whole and stream_id in self.calls:
+            self._request_ended(call)
 
     @property
     def has_begun(self) -> bool:
@@ -221,6 +245,8 @@ class GrpcConnection(HttpCalls[GrpcCall]):
     def check_deadlines(self, now: int) -> None:
         """End the calls whose deadline has passed, and the streams whose client has opened no window for too long."""
         super().check_deadlines(now)
+        if self._fast is not None:
+            self._fast.check_deadlines(now)
         for stream_id in self.http.still_streams(now, int(STILL_SECONDS_MAX * 1e9)):
             self.http.reset_stream(stream_id)
             if (call := self.calls.get(stream_id)) is not None:
@@ -257,6 +283,23 @@ class GrpcConnection(HttpCalls[GrpcCall]):
         """The bytes that wait until the client opens its windows."""
         return self.http.waiting_bytes
 
+    @property
+    def has_calls(self) -> bool:
+        """True if some call is under way."""
+        return super().has_calls or (self._fast is not None and self._fast.has_calls)
+
+    def finish_all(self, error: EtcdError) -> None:
+        """End all calls with an error, and then the connection."""
+        if self._fast is not None:
+            self._fast.end_all(error)
+        super().finish_all(error)
+
+    def cancel_all(self) -> None:
+        """End all handlers, because the connection has ended."""
+        if self._fast is not None:
+            self._fast.forget_all()
+        super().cancel_all()
+
     def _go_away(self, error: EtcdError) -> None:  # noqa: ARG002 - The trailers of the calls have told it.
         self.http.go_away()
 
@@ -278,6 +321,11 @@ class GrpcConnection(HttpCalls[GrpcCall]):
             if len(self._known) >= KNOWN_LISTS_MAX:
                 self._known.clear()
             self._known[listed] = head
+        call = self._new_call(stream_id, head, now)
+        if call.method.takes_stream:
+            self._begin(call)
+
+    def _new_call(self, stream_id: int, head: CallHead, now: int) -> GrpcCall:
         call = self.calls[stream_id] = GrpcCall(
             self,
             stream_id,
@@ -287,10 +335,9 @@ class GrpcConnection(HttpCalls[GrpcCall]):
             needs_leader=head.needs_leader,
         )
         call.is_packed = head.is_packed
-        if call.method.takes_stream:
-            self._begin(call)
+        return call
 
-    def _read_head(self, stream_id: int, listed: Headers) -> _CallHead | None:
+    def _read_head(self, stream_id: int, listed: Headers) -> CallHead | None:
         """Read the headers of a request. Returns None if the request is refused."""
         headers = dict(listed)
         if headers.get(b":method") != b"POST" or not headers.get(b"content-type", b"").startswith(b"application/grpc"):
@@ -316,7 +363,7 @@ class GrpcConnection(HttpCalls[GrpcCall]):
             return None
         token = token_of(headers.get(b"token") or headers.get(b"authorization", b""))
         needs_leader = headers.get(b"hasleader") == b"true"
-        return _CallHead(method, token, timeout_ns, needs_leader, encoding == b"gzip")
+        return CallHead(method, token, timeout_ns, needs_leader, encoding == b"gzip")
 
     def _data(self, call: GrpcCall, data: bytes, now: int) -> None:
         body = call.body
@@ -410,6 +457,13 @@ class GrpcConnection(HttpCalls[GrpcCall]):
 
     def _refuse(self, stream_id: int, error: EtcdError, more: Headers | None = None) -> None:
         self.http.send_headers(stream_id, [*_BEGIN, *_trailers_of(error), *(more or ())], is_last=True)
+
+
+def _unread(http: HttpConnection, method: Method) -> EtcdError:
+    """The error of a call whose response has no room. A write may be done, and clients take RESOURCE_EXHAUSTED for a
+    refusal. They repeat a read after either."""
+    words = f"etcdserver: this connection has {http.waiting_bytes} bytes of responses that its client must read"
+    return EtcdError(Status.RESOURCE_EXHAUSTED if method.name == "Range" else Status.UNAVAILABLE, words)
 
 
 def _body_of(message: Message) -> bytes:

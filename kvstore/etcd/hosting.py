@@ -11,6 +11,7 @@ from kvstore.etcd.backend import Backend, Context, Facts
 from kvstore.etcd.call import TURN_SECONDS, TURNS_PER_TICK, EtcdCall
 from kvstore.etcd.coroutines import Abort, Resume
 from kvstore.etcd.errors import COMPACTED, FUTURE_REVISION, Status, unimplemented
+from kvstore.etcd.fast_calls import CallCount
 from kvstore.etcd.grpc import GrpcConnection
 from kvstore.etcd.handlers import begin
 from kvstore.etcd.http2.engine import EngineConnection
@@ -19,6 +20,7 @@ from kvstore.etcd.range_gate import RangeGate
 from kvstore.etcd.renewer import Renewer
 from kvstore.etcd.schema import METHODS, Message, Method, make, message_class
 from kvstore.etcd.services.watch import Tick
+from kvstore.server.direct_requests import DirectRequests
 
 __all__ = [
     "COMPACTED",
@@ -28,7 +30,9 @@ __all__ = [
     "TURN_SECONDS",
     "Abort",
     "Backend",
+    "CallCount",
     "Context",
+    "DirectRequests",
     "EngineConnection",
     "EtcdCall",
     "Facts",

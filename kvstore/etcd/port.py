@@ -22,6 +22,7 @@ from kvstore.etcd.backend import Context, Facts
 from kvstore.etcd.call import STREAM_REQUESTS_MAX, TURN_SECONDS, TURNS_PER_TICK, EtcdCall
 from kvstore.etcd.coroutines import RunningHandler, Wait
 from kvstore.etcd.errors import INVALID_TOKEN, STOPPED, TOO_MANY_TOKENS, EtcdError, error_of
+from kvstore.etcd.fast_calls import CallCount
 from kvstore.etcd.gateway import METHODS_OF_HTTP, GatewayConnection, health_page, version_page
 from kvstore.etcd.grpc import GrpcConnection
 from kvstore.etcd.handlers import begin
@@ -31,6 +32,7 @@ from kvstore.etcd.http_calls import HttpCalls
 from kvstore.etcd.identities import Identities, Identity
 from kvstore.etcd.range_gate import RangeGate
 from kvstore.etcd.services.watch import Tick
+from kvstore.server.direct_requests import DirectRequests
 from raft.runtime import receive_at_once, send_at_once
 
 logger = logging.getLogger("kvstore.etcd")
@@ -116,6 +118,7 @@ class EtcdPort:
         self._has_paused = trio.Event()
         self._flusher: trio.lowlevel.Task | None = None  # Set only while the flushing task sleeps.
         self._gate = RangeGate(now_ns)
+        self._fast_calls = CallCount()
         self._slice_began = self._worked_at = 0
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -144,12 +147,13 @@ class EtcdPort:
         """True if a connection has no call under way."""
         return not any(each.stream is stream and each.calls.has_calls for each in self._connections)
 
-    async def serve_stream(self, stream: trio.abc.HalfCloseableStream, first: bytes) -> None:
-        """Serve one connection until it ends. `first`: its first bytes."""
+    async def serve_stream(self, stream: trio.abc.HalfCloseableStream, first: bytes, direct: DirectRequests) -> None:
+        """Serve one connection until it ends. `first`: its first bytes. `direct`: the way of usual calls."""
         connection = _Connection(stream)
         if first.startswith(PREFACE[:4]):
             grpc = GrpcConnection(self._http2(), self._begin, connection.room)
             grpc.note_output = partial(self._note_output, connection)
+            grpc.serve_directly(direct, self._facts, self._fast_calls)
             connection.calls = grpc
         else:
             gateway = GatewayConnection(self._begin, self._page, connection.room, self._is_foreign_host)

@@ -635,16 +635,21 @@ def command_of(body: Sequence[Any]) -> Command:
     return _CLASS_OF[body[0]](*body[1:])
 
 
+def encode_put(
+    key: bytes, value: bytes, session_id: int = 0, request_no: int = 0, acknowledged_up_to: int = 0
+) -> bytes:
+    """Encode a put of a key and a value, as `encode_command` does, in 1.2 µs instead of 4 µs."""
+    return b"\x86%b%b%b\x01%b%b%b%b" % (
+        uint_head(session_id), uint_head(request_no), uint_head(acknowledged_up_to),
+        bytes_head(len(key)), key, bytes_head(len(value)), value,
+    )  # fmt: skip
+
+
 def encode_command(command: Command, *, session_id: int = 0, request_no: int = 0, acknowledged_up_to: int = 0) -> bytes:
     """Encode a command as the CBOR item for `Node.propose`, without validation. Session 0 means "no session". A command
     without a session is never retried."""
-    # This code takes 1.2 µs instead of 4 µs, for the same bytes.
     if type(command) is Put and not command.lease_id and not command.flags:
-        key, value = command.key, command.value
-        return b"\x86%b%b%b\x01%b%b%b%b" % (
-            uint_head(session_id), uint_head(request_no), uint_head(acknowledged_up_to),
-            bytes_head(len(key)), key, bytes_head(len(value)), value,
-        )  # fmt: skip
+        return encode_put(command.key, command.value, session_id, request_no, acknowledged_up_to)
     return cbor2.dumps((session_id, request_no, acknowledged_up_to, *command_body(command)))
 
 

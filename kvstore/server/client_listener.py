@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -17,6 +18,7 @@ import trio
 from kvstore.limits import SECOND_NS
 from kvstore.resources.connection_places import IN_PROCESS, ConnectionPlace, ConnectionPlaces, origin_of
 from kvstore.server.access_guard import PASSWORD_CHECKS_MAX, PasswordCheck
+from kvstore.server.direct_requests import DirectRequests
 from kvstore.server.secure_port import SecurePort, certificate_name_of
 from kvstore.server.service import Service
 from raft import CompletionBatch, TraceEvent
@@ -149,8 +151,8 @@ class HttpPort(Protocol):
         """True if no request of a connection is under way."""
         ...
 
-    async def serve_stream(self, stream: trio.abc.HalfCloseableStream, first: bytes) -> None:
-        """Serve a connection until it ends. `first`: its first bytes."""
+    async def serve_stream(self, stream: trio.abc.HalfCloseableStream, first: bytes, direct: DirectRequests) -> None:
+        """Serve a connection until it ends. `first`: its first bytes. `direct`: its way into the service."""
         ...
 
 
@@ -354,8 +356,10 @@ class ClientListener:
         if connection.is_reserved:
             return
         connection.is_http = True
-        self._service.disconnected(connection.connection_id)
-        await http.serve_stream(stream, first)
+        connection_id = connection.connection_id
+        self._service.disconnected(connection_id)
+        direct = DirectRequests(self._service, connection_id, partial(self._bring_in, connection_id))
+        await http.serve_stream(stream, first, direct)
 
     def _is_idle(self, connection_id: int) -> bool:
         connection = self._connections.get(connection_id)

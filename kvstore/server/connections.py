@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from kvstore.access.permissions import Rights
+from kvstore.store.records import RecordItem
 from raft import FRAME_BYTES_MAX_CLIENT, Completion, FrameSplitter
 
 OpenRow = tuple[int, int, int, int, Any]
@@ -16,6 +17,22 @@ OpenRow = tuple[int, int, int, int, Any]
 
 OPERATOR_REQUESTS_MAX = 32
 """The greatest number of requests of one connection with a reserved place. `hwm status` makes two."""
+
+
+class DirectSink(Protocol):
+    """Takes the responses to direct requests."""
+
+    def puts_done(self, request_ids: Sequence[int], revisions: Sequence[int]) -> None:
+        """Take the revisions of puts."""
+        ...
+
+    def gets_done(self, request_ids: Sequence[int], revision: int, records: Sequence[RecordItem | None]) -> None:
+        """Take the records of gets, or None for each absent key. `revision`: the revision of the store."""
+        ...
+
+    def answered(self, frame: bytes) -> None:
+        """Take any other response: a frame, as other clients get it."""
+        ...
 
 
 class Connection:
@@ -40,8 +57,14 @@ class Connection:
         self.head_is_costly = False  # The first waiting frame needs a long response, for which no time was left.
         # Responses that wait for room below `unsent_bytes_max`.
         self.deferred_responses: deque[tuple[OpenRow, Completion]] = deque()
+        self.sink: DirectSink | None = None  # Takes the responses instead of `out`.
         self.out: list[bytes] = []  # The pieces of the next output of `Service.take_output`.
         self.unsent_bytes = 0
+
+    @property
+    def is_counted(self) -> bool:
+        """True if the connection counts for `connections_max` here. The host counts those with other places."""
+        return not (self.closed or self.is_reserved or self.sink is not None)
 
     @property
     def incomplete_bytes(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from kvstore.protocol.cbor_heads import bytes_head, uint_head
 from kvstore.protocol.results import PUT_DONE
-from kvstore.server.connections import Connection, OpenRequests, OpenRow
+from kvstore.server.connections import Connection, DirectSink, OpenRequests, OpenRow
 from kvstore.store.machine import KvMachine
 from kvstore.store.records import RecordItem
 from raft import INT64_MAX, Applied, AppliedBatch, Completion, ReadReady, ReadsReady, encode_item
@@ -99,7 +99,10 @@ class ResponseBatcher:
         connection = None if opened is None else self._connections.get(opened[0])
         if opened is not None and connection is not None:
             connection.in_flight -= 1
-            self._put(connection, self._encoder.put(opened[1], revision))
+            if connection.sink is not None:
+                connection.sink.puts_done((opened[1],), (revision,))
+            else:
+                self._put(connection, self._encoder.put(opened[1], revision))
 
     def reads_ready(self, ready: ReadsReady, machine: KvMachine, unsent_bytes_max: int) -> None:
         """Respond to each read as `answer` does. All reads belong to one connection, and most of them are gets of
@@ -112,6 +115,9 @@ class ResponseBatcher:
         if connection is None:
             return  # The client is gone.
         assert rows[-1][0] == connection.connection_id, rows[-1]
+        if connection.sink is not None:
+            self._tell_gets(connection, connection.sink, rows, machine)
+            return
         ids: list[int] = []
         found: list[RecordItem] = []
         others: list[tuple[OpenRow, ReadReady]] = []  # Ranges, absent keys, and reads without room.
@@ -135,6 +141,9 @@ class ResponseBatcher:
         connection, body = self._connections.get(opened[0]), opened[4]
         if connection is None:
             return  # The client is gone.
+        if connection.sink is not None:
+            self._tell_gets(connection, connection.sink, (opened,), machine)
+            return
         record = machine.records_of((body[1],))[0] if body[0] == 2 == len(body) else None
         if record is not None and connection.unsent_bytes < unsent_bytes_max:
             connection.in_flight -= 1
@@ -142,10 +151,19 @@ class ResponseBatcher:
         else:
             self._answer(opened, ReadReady(ticket))
 
+    def _tell_gets(self, connection: Connection, sink: DirectSink, rows: Sequence[OpenRow], machine: KvMachine) -> None:
+        """Respond to direct requests, which are gets."""
+        connection.in_flight -= len(rows)
+        records = machine.records_of([row[4][1] for row in rows])
+        sink.gets_done([row[1] for row in rows], machine.revision, records)
+
     def _puts(self, connection: Connection | None, ids: Sequence[int], revisions: Sequence[int]) -> None:
         if connection is not None and ids:
             connection.in_flight -= len(ids)
-            self._put(connection, self._encoder.puts(ids, revisions))
+            if connection.sink is not None:
+                connection.sink.puts_done(ids, revisions)
+            else:
+                self._put(connection, self._encoder.puts(ids, revisions))
 
 
 class FastEncoder:

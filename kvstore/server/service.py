@@ -34,7 +34,7 @@ from kvstore.resources.results_pressure import ResultsPressure
 from kvstore.resources.session_reaper import SessionReaper
 from kvstore.server.access_guard import AccessGuard, PasswordCheck
 from kvstore.server.cluster_requests import ClusterRequests
-from kvstore.server.connections import OPERATOR_REQUESTS_MAX, Connection, OpenRequests, OpenRow
+from kvstore.server.connections import OPERATOR_REQUESTS_MAX, Connection, DirectSink, OpenRequests, OpenRow
 from kvstore.server.fast_requests import RUN_MAX, RequestBatch, parse_batch, parse_uniform_puts
 from kvstore.server.fast_responses import ResponseBatcher
 from kvstore.server.mark_waits import MarkWaits
@@ -172,10 +172,31 @@ class Service:
         assert connection_id not in self._connections, connection_id
         connection = self._connections[connection_id] = Connection(connection_id, is_reserved=is_reserved)
         clients_max = self.limits.connections_max
-        if len(self._connections) > clients_max and not is_reserved:  # Closed and reserved connections are not counted.
-            count = sum([not (each.closed or each.is_reserved) for each in self._connections.values()])
+        if len(self._connections) > clients_max and not is_reserved:
+            count = sum([each.is_counted for each in self._connections.values()])
             if count > clients_max:
                 self._refuse(connection, "busy", f"{clients_max} clients are connected")
+
+    def connected_directly(self, connection_id: int, sink: DirectSink) -> None:
+        """Record a connection in this program whose requests come decoded (`serve_directly`). `sink` takes the
+        responses."""
+        assert connection_id not in self._connections, connection_id
+        connection = self._connections[connection_id] = Connection(connection_id)
+        connection.greeted = connection.is_client = True
+        connection.sink = sink
+
+    def room_for_direct_requests(self, connection_id: int) -> int:
+        """The number of decoded requests that the service takes from a connection now."""
+        connection = self._connections.get(connection_id)
+        if connection is None or connection.closed or self._node.core.leading_term is None:
+            return 0
+        if self.guard.is_on or not FAST_PATHS:
+            return 0
+        return self.limits.in_flight_max - connection.in_flight
+
+    def serve_directly(self, connection_id: int, batch: RequestBatch) -> None:
+        """Serve valid requests that came decoded. The host must then wake the driver."""
+        self._take_up(self._connections[connection_id], batch)
 
     def promote(self, connection_id: int) -> None:
         """Record that a connection with a reserved place has received a regular place. From now on, requests of all
@@ -1121,6 +1142,9 @@ class Service:
         self._put_frames(connection, frame(body))
 
     def _put_frames(self, connection: Connection, data: bytes) -> None:
+        if connection.sink is not None:
+            connection.sink.answered(data)
+            return
         size = len(data)
         connection.out.append(data)
         connection.unsent_bytes += size

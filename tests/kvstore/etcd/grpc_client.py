@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import unquote
@@ -101,6 +101,12 @@ class GrpcClient:
 
     async def open(self, path: str, *, headers: Headers | None = None, response: str = "") -> Call:
         """Begin a call."""
+        call = self.begin(path, headers=headers, response=response)
+        await self.flush()
+        return call
+
+    def begin(self, path: str, *, headers: Headers | None = None, response: str = "") -> Call:
+        """Begin a call with the next flush."""
         stream_id = self.h2.get_next_available_stream_id()
         call = self._calls[stream_id] = Call(self, stream_id, response or METHODS[path].response)
         self.h2.send_headers(
@@ -115,8 +121,18 @@ class GrpcClient:
                 *(headers or ()),
             ],
         )
-        await self.flush()
         return call
+
+    async def begin_whole(self, calls: Sequence[tuple[str, Message]]) -> list[Call]:
+        """Send whole unary calls at once, as clients do that have many calls."""
+        begun: list[Call] = []
+        for path, message in calls:
+            call = self.begin(path)
+            data = message.SerializeToString()
+            self.h2.send_data(call.stream_id, b"\0" + len(data).to_bytes(4) + data, end_stream=True)
+            begun.append(call)
+        await self.flush()
+        return begun
 
     async def send_data(self, stream_id: int, data: bytes, *, is_last: bool) -> None:
         """Send a body, as far as the windows allow, and then wait for them."""
