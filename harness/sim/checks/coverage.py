@@ -180,6 +180,7 @@ WANTED: dict[str, int] = {
 
 WANTED_OF_ETCD: dict[str, int] = {
     "the etcd clients began": OFTEN,
+    "an etcd client's call took the fast path": OFTEN,
     "an etcd client swapped a value": OFTEN,
     "an etcd client was told a change": OFTEN,
     "an etcd client resumed a watch": OFTEN,

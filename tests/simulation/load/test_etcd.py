@@ -38,7 +38,7 @@ from kvstore import ClientLimits, StoreLimits
 from tests.simulation.support.plans import TIMERS, a_calm_plan, run_all, run_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
-FIRST_SEEDS = range(1, 21)
+FIRST_SEEDS = range(1, 26)
 
 
 def a_plan(*faults: Fault, seed: int = 1, **changes: object) -> Plan:

@@ -223,7 +223,8 @@ class EtcdClient:
         if needs_leader:
             headers.append(("hasleader", "true"))
         self._h2.send_headers(stream_id, headers)
-        self._flush()
+        if METHODS[path].takes_stream:  # Of other calls, the headers leave with the only message, as with most clients.
+            self._flush()
         return call
 
     def abandon(self, call: ClientCall) -> None:

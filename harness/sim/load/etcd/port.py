@@ -18,12 +18,14 @@ from harness.sim.plan.plan import SECOND_NS
 from harness.sim.world.client_connections import ClientConnections
 from harness.sim.world.context import MachineView, World
 from harness.sim.world.process import ProcessScheduler
-from kvstore import CallEnded, OperationFailed, Request
+from kvstore import CallEnded, OperationFailed, Request, Service
 from kvstore.etcd.hosting import (
     TURN_SECONDS,
     TURNS_PER_TICK,
     Abort,
+    CallCount,
     Context,
+    DirectRequests,
     EngineConnection,
     EtcdCall,
     GrpcConnection,
@@ -118,6 +120,8 @@ class PortProcess:
         self.client = PortClient(self, world, connections, member)
         self._connections: dict[int, GrpcConnection] = {}
         self._dirty: dict[int, None] = {}
+        self._settles_soon = False
+        self._fast_calls = CallCount()
         self._closed: list[int] = []
         self._streams: dict[EtcdCall[object], None] = {}
         self._gate = RangeGate(self.client.now)  # It stays open: no client of a run reads as much as it allows.
@@ -150,6 +154,9 @@ class PortProcess:
         """Note a new connection."""
         connection = GrpcConnection(EngineConnection(), self._begin, _has_room)
         connection.note_output = partial(self._note_output, connection_id)
+        if self._member.service is not None:
+            direct = DirectRequests(self._member.service, _direct_id(connection_id), self._bring_in)
+            connection.serve_directly(direct, self._facts, self._fast_calls)
         self._connections[connection_id] = connection
 
     def disconnected(self, connection_id: int) -> None:
@@ -157,6 +164,8 @@ class PortProcess:
         connection = self._connections.pop(connection_id, None)
         if connection is not None:
             connection.cancel_all()
+            if self._member.service is not None:
+                self._member.service.disconnected(_direct_id(connection_id))
 
     def receive(self, connection_id: int, data: bytes) -> None:
         """Receive bytes of a client."""
@@ -197,6 +206,19 @@ class PortProcess:
 
     def _note_output(self, connection_id: int) -> None:
         self._dirty[connection_id] = None
+        if not self._settles_soon:  # Responses of the fast path come while the member handles another event.
+            self._settles_soon = True
+            self._world.queue.after(0, self._settle_soon)
+
+    def _settle_soon(self) -> None:
+        if not self.postpones(self._settle_soon):
+            self._settles_soon = False
+            self.settle()
+
+    def _bring_in(self) -> None:
+        """Let the node take up requests of the fast path."""
+        self._world.cover("an etcd client's call took the fast path")
+        self._world.queue.after(0, self._member.serve, self._life, "calls of etcd's clients", _take_nothing)
 
     def _begin(self, call: EtcdCall[object]) -> None:
         if call.method.gives_stream:
@@ -358,6 +380,15 @@ class PortClient(SimClient):
 def _has_room() -> bool:
     """True, because every client of a run reads at once."""
     return True
+
+
+def _direct_id(connection_id: int) -> int:
+    """The id of a connection of the port in the service of its member, whose other connections have ids above 0."""
+    return -connection_id - 1
+
+
+def _take_nothing(_: Service) -> None:
+    """Let a service handle nothing new."""
 
 
 def _nothing() -> None:
