@@ -1,9 +1,10 @@
 """Decides, without I/O, which program owns a name: the common part of locks, elections and semaphores.
 
-A contender has a lease, and one key: the name, a slash, and the id of the lease in 16 hex digits. The contenders of a
-name stand in line in the order of the create revisions of their keys. The first `places` contenders in the line own the
-name. A lock and an election have one place. The create revision of an owner's key is its *fence*. Each owner has a
-greater fence than all earlier owners, so a service that has seen a fence can refuse smaller fences.
+A contender has a lease, and one key, which is attached to the lease: the name, a slash, and the id of the lease in 16
+hex digits. etcd's clients leave the leading zeros out, and stand in the same line. The contenders of a name stand in
+line in the order of the create revisions of their keys. The first `places` contenders in the line own the name. A lock
+and an election have one place. The create revision of an owner's key is its *fence*. Each owner has a greater fence
+than all earlier owners, so a service that has seen a fence can refuse smaller fences.
 
 A contender joins with one transaction, which may be repeated: it creates the key if the key is absent, and reads the
 key otherwise. The contender then watches keys before its own key, from the revision of the response on. When one of
@@ -22,11 +23,6 @@ from kvstore.errors import InvalidRequest, LockLost, Reason
 from kvstore.protocol.commands import Compare, Comparison, Delete, Get, Put, Range, Target, Txn
 from kvstore.protocol.results import GetResult, KeyRecord, RangeResult, TxnResult
 
-LEASE_DIGITS = 16
-"""The digits of a lease id in the key of a contender: 64 bits in hex."""
-
-_HEX = frozenset(b"0123456789abcdef")
-
 
 def line_range(name: bytes) -> tuple[bytes, bytes]:
     """The start and end of the range with the keys of all contenders for `name`. Raises InvalidRequest for an empty
@@ -39,9 +35,14 @@ def line_range(name: bytes) -> tuple[bytes, bytes]:
 def line_of(name: bytes, items: Sequence[KeyRecord]) -> list[KeyRecord]:
     """The records of the contenders for `name`, in the order of the line. `items` are all records below the name. Other
     records among them, such as records of the name `name/other`, are left out."""
-    size = len(name) + 1 + LEASE_DIGITS
-    found = [item for item in items if len(item.key) == size and _HEX.issuperset(item.key[-LEASE_DIGITS:])]
+    start = len(name) + 1
+    found = [item for item in items if item.lease_id and item.key[start:] in _endings(item.lease_id)]
     return sorted(found, key=lambda item: item.create_revision)
+
+
+def _endings(lease_id: int) -> tuple[bytes, bytes]:
+    """The ends of the keys of a contender with this lease. etcd's clients write the id without leading zeros."""
+    return b"%016x" % lease_id, b"%x" % lease_id
 
 
 class Contender:
@@ -54,6 +55,7 @@ class Contender:
         self.key = self.start + b"%016x" % lease_id
         self.fence = 0
         self.before: tuple[bytes, ...] = ()
+        self.owner_lease_id = 0  # The lease of the first contender in the line.
 
     def join(self) -> Txn:
         """The transaction that creates this contender's key, or reads the key if it exists, and reads the line."""
@@ -102,6 +104,7 @@ class Contender:
         """
         line = line_of(self.name, items)
         self.before = tuple(item.key for item in line if item.create_revision < self.fence)
+        self.owner_lease_id = line[0].lease_id if line else 0
         return len(self.before) < self.places
 
     def gone(self, key: bytes) -> bool:

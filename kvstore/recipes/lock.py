@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from kvstore.errors import LockTimeout, WrongContext
 from kvstore.event_loop import LoopEvent
 from kvstore.protocol.text import Text, as_bytes
-from kvstore.recipes.contender import LEASE_DIGITS, Contender
+from kvstore.recipes.contender import Contender
 from kvstore.recipes.guarded_transaction import GuardedTransaction
 from kvstore.recipes.lease import Lease
 from kvstore.recipes.lease_purpose import lease_for, purpose_of_lock
@@ -38,7 +38,7 @@ class OwnLocks:
 
     def holds(self, contender: Contender) -> bool:
         """True if a block of this client holds the lock for which a contender waits."""
-        return bool(contender.before) and int(contender.before[0][-LEASE_DIGITS:], 16) in self._held
+        return bool(contender.before) and contender.owner_lease_id in self._held
 
     @contextmanager
     def noted(self, lease_id: int, name: bytes, owner: object) -> Iterator[None]:

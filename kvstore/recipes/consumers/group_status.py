@@ -18,7 +18,6 @@ from kvstore.recipes.consumers.group_keys import (
     group_of,
     line_among,
 )
-from kvstore.recipes.contender import LEASE_DIGITS
 from kvstore.recipes.local_copy import read_range
 from kvstore.recipes.store import KeyStore
 
@@ -109,4 +108,4 @@ def _share_status(keys: GroupKeys, share: Share, items: Sequence[KeyRecord], val
 
 
 def _member(item: KeyRecord) -> GroupMember:
-    return GroupMember(item.value or b"", int(item.key[-LEASE_DIGITS:], 16), item.create_revision)
+    return GroupMember(item.value or b"", item.lease_id, item.create_revision)

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
+from kvstore import LockTimeout
 from kvstore.etcd.port import EtcdPort
 from kvstore.etcd.schema import make
 from tests.kvstore.etcd.grpc_client import CallFailed, grpc_client
@@ -107,6 +109,39 @@ async def test_a_lock_is_owned_by_one_lease_at_a_time(tmp_path: Path) -> None:
         order.append("unlocked")
         await etcd.grpc.call(f"{LOCK}/Unlock", make("v3lockpb.UnlockRequest", key=key))
     assert order == ["unlocked", "second"]
+
+
+async def test_a_lock_of_an_etcd_client_and_one_of_this_project_exclude_each_other(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data") as etcd:
+        key = await lock(etcd, (await etcd.grant(60)).ID)
+        with pytest.raises(LockTimeout):
+            async with etcd.store.lock("L", wait_seconds=0):
+                pass
+        await etcd.grpc.call(f"{LOCK}/Unlock", make("v3lockpb.UnlockRequest", key=key))
+        async with etcd.store.lock("L"), trio.open_nursery() as nursery:
+            lease_id = (await etcd.grant(60)).ID
+            nursery.start_soon(lock, etcd, lease_id)
+            while (await etcd.range(b"L/", b"L0")).count < 2:
+                pass
+            assert (await etcd.range(b"L/%x" % lease_id)).kvs[0].create_revision > 0
+            nursery.cancel_scope.cancel()  # It waits.
+
+
+async def test_an_election_has_one_leader_among_clients_of_etcd_and_of_this_project(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data") as etcd:
+        asked = make("v3electionpb.CampaignRequest", name=b"E", lease=(await etcd.grant(60)).ID, value=b"anna")
+        await etcd.grpc.call(f"{ELECTION}/Campaign", asked)
+        async with etcd.store.election("E") as election:
+            leader = await election.leader()
+            assert leader is not None
+            assert leader.value == b"anna"
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(election.campaign, "bert")
+                while (await etcd.range(b"E/", b"E0")).count < 2:
+                    pass
+                await trio.testing.wait_all_tasks_blocked()
+                assert (await election.leader()) == leader
+                nursery.cancel_scope.cancel()  # It waits.
 
 
 async def test_a_waiting_contender_whose_lease_ends_does_not_get_the_lock(tmp_path: Path) -> None:

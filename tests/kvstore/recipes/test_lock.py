@@ -270,13 +270,14 @@ async def test_a_line_longer_than_a_page_is_read_whole(autojump_clock: trio.test
     name = "n" * 1_000
     async with SimulatedStore() as store:
         client = store.client()
-        first = await client.lease_grant(3_600)
-        keys = [name.encode() + b"/%016x" % number for number in range(1_000, 2_000)]
-        for at in range(0, len(keys), 100):
-            await client.txn(success=[Put(key, b"", first.lease_id) for key in keys[at : at + 100]])
+        leases = [(await client.lease_grant(3_600)).lease_id for _ in range(1_000)]
+        for at in range(0, len(leases), 100):
+            keys = ((name.encode() + b"/%016x" % lease_id, lease_id) for lease_id in leases[at : at + 100])
+            await client.txn(success=[Put(key, b"", lease_id) for key, lease_id in keys])
         with pytest.raises(LockTimeout):
             async with client.lock(name, wait_seconds=0):
                 pytest.fail("others stand before it")
-        await client.lease_revoke(first.lease_id)
+        for lease_id in leases:
+            await client.lease_revoke(lease_id)
         async with client.lock(name, wait_seconds=0) as lock:
             assert lock.fence == store.machine.revision
