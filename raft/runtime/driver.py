@@ -136,6 +136,7 @@ class Driver:
         self._scope: trio.CancelScope | None = None  # Set while the driver's own task sleeps in `_wait`.
         self._is_over = False
         self._failure: NodeStopped | None = None
+        self._error: Exception | None = None  # An unexpected error of a flush in another task.
 
     def _read_clock(self) -> int:
         """Return `now_ns()`, with two function calls instead of five, because the clock is read several times per
@@ -152,11 +153,16 @@ class Driver:
 
         If another flush is under way, or is due in the next turn, that flush does the work instead.
         """
-        if self._is_asleep:
+        if not self._is_asleep:
+            self.wake()
+            return
+        try:
             self._run_completions()
             self._flush_here(self._now)
-        else:
+        except Exception as error:  # The caller may contain its errors, but the node must not go on after this one.
+            self._error, self._is_over = error, True
             self.wake()
+            raise
 
     @property
     def _is_asleep(self) -> bool:
@@ -201,6 +207,8 @@ class Driver:
                 task_status.started(port)
                 await self._drive()
                 nursery.cancel_scope.cancel()
+        if self._error is not None:
+            raise self._error
         if self._failure is not None:
             raise self._failure
 

@@ -120,6 +120,21 @@ async def test_a_node_that_ends_in_a_flush_of_another_task_ends_the_run() -> Non
                 driver.flush()  # The node has stopped, so this call has no effect.
 
 
+async def test_an_unexpected_error_in_a_flush_of_another_task_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that contains its own errors must not keep a node alive whose invariants are broken."""
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with trio.fail_after(20), pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+        async with alone() as machine:
+            monkeypatch.setattr(machine.recorder, "complete", fails)
+            machine.driver.tells_each_flush = True
+            with pytest.raises(ZeroDivisionError):
+                machine.driver.flush()
+            await trio.sleep_forever()
+
+
 async def test_a_member_whose_folder_was_made_anew_ends_in_the_turn_in_which_it_is_told() -> None:
     """The member does not wait for the next alarm, which may be far away."""
     hour_ns = 3600 * SECOND_NS
