@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from time import thread_time_ns
@@ -79,8 +80,8 @@ more: some 100 us each at 5 ms, 70 us at 20 ms, and 40 us at 50 ms, where a part
 class _Connection:
     """One connection of a client."""
 
-    def __init__(self, stream: trio.abc.HalfCloseableStream) -> None:
-        self.stream = stream
+    def __init__(self, stream: trio.abc.HalfCloseableStream, note_use: Callable[[], None]) -> None:
+        self.stream, self.note_use = stream, note_use
         self.calls: HttpCalls[Any]
         self.scope = trio.CancelScope()
         self.outbox: list[bytes] = []
@@ -111,7 +112,7 @@ class EtcdPort:
         self._http2 = connection_maker(http2)
         self._facts, self._dial, self._is_loopback = facts, dial, is_loopback
         self._identities: Identities | None = None
-        self._connections: dict[_Connection, None] = {}
+        self._connections: dict[trio.abc.Stream, _Connection] = {}
         self._streams: dict[EtcdCall[object], None] = {}
         self._dirty: dict[_Connection, None] = {}
         self._paused: dict[_Connection, None] = {}  # Connections with requests beyond their pace.
@@ -145,11 +146,19 @@ class EtcdPort:
 
     def is_idle(self, stream: trio.abc.Stream) -> bool:
         """True if a connection has no call under way."""
-        return not any(each.stream is stream and each.calls.has_calls for each in self._connections)
+        connection = self._connections.get(stream)
+        return connection is None or not connection.calls.has_calls
 
-    async def serve_stream(self, stream: trio.abc.HalfCloseableStream, first: bytes, direct: DirectRequests) -> None:
-        """Serve one connection until it ends. `first`: its first bytes. `direct`: the way of usual calls."""
-        connection = _Connection(stream)
+    async def serve_stream(
+        self,
+        stream: trio.abc.HalfCloseableStream,
+        first: bytes,
+        direct: DirectRequests,
+        note_use: Callable[[], None],
+    ) -> None:
+        """Serve one connection until it ends. `first`: its first bytes. `direct`: the way of usual calls. `note_use` is
+        called whenever bytes arrive."""
+        connection = _Connection(stream, note_use)
         if first.startswith(PREFACE[:4]):
             grpc = GrpcConnection(self._http2(), self._begin, connection.room)
             grpc.note_output = partial(self._note_output, connection)
@@ -161,7 +170,7 @@ class EtcdPort:
             gateway.note_end = connection.end.set
             connection.calls = gateway
         connection.calls.note_pause = partial(self._note_pause, connection)
-        self._connections[connection] = None
+        self._connections[stream] = connection
         try:
             with connection.scope:
                 async with trio.open_nursery() as nursery:
@@ -174,7 +183,7 @@ class EtcdPort:
         except* Exception:  # A fault of this port ends the connection that met it, and not the member.
             logger.exception("a connection of an etcd client met an unexpected error, and ends")
         finally:
-            del self._connections[connection]
+            del self._connections[stream]
             self._dirty.pop(connection, None)
             self._paused.pop(connection, None)
             connection.calls.cancel_all()
@@ -208,6 +217,7 @@ class EtcdPort:
                 data, first = first[: connection.read_bytes], first[connection.read_bytes :]
             else:
                 data = await receive_at_once(connection.stream, connection.read_bytes)
+                connection.note_use()
 
     async def _begin_work(self) -> int:
         """Return the time, in monotonic ns, once a slice has room for the work of a reader."""
@@ -270,7 +280,7 @@ class EtcdPort:
 
     def _end_calls_of(self, token: str) -> None:
         """End the calls of a token, because its client has made room for another one."""
-        for connection in self._connections:
+        for connection in self._connections.values():
             for call in list(connection.calls.calls.values()):
                 if call.token == token:
                     connection.calls.fail(call, TOO_MANY_TOKENS)
@@ -349,7 +359,7 @@ class EtcdPort:
             await trio.sleep(TURN_SECONDS)
             turns += 1
             now = now_ns()
-            for connection in list(self._connections):
+            for connection in list(self._connections.values()):
                 connection.calls.check_deadlines(now)
                 self._check_request(connection, now)
             self._check_unread()
@@ -377,8 +387,8 @@ class EtcdPort:
 
     def _check_unread(self) -> None:
         """End the connection that leaves the most bytes unread, if all together leave too many."""
-        if sum(map(_unread_bytes, self._connections)) > UNREAD_BYTES_MAX:
-            worst = max(self._connections, key=_unread_bytes)
+        if sum(map(_unread_bytes, self._connections.values())) > UNREAD_BYTES_MAX:
+            worst = max(self._connections.values(), key=_unread_bytes)
             logger.warning("an etcd client left %d bytes unread: its connection ends", _unread_bytes(worst))
             worst.scope.cancel()
 
@@ -445,7 +455,7 @@ class EtcdPort:
 
     def _stop(self) -> None:
         """Tell all clients that the member stops, as far as their sockets accept it."""
-        for connection in list(self._connections):
+        for connection in list(self._connections.values()):
             connection.calls.finish_all(STOPPED)
             self._flush(connection)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -151,8 +151,15 @@ class HttpPort(Protocol):
         """True if no request of a connection is under way."""
         ...
 
-    async def serve_stream(self, stream: trio.abc.HalfCloseableStream, first: bytes, direct: DirectRequests) -> None:
-        """Serve a connection until it ends. `first`: its first bytes. `direct`: its way into the service."""
+    async def serve_stream(
+        self,
+        stream: trio.abc.HalfCloseableStream,
+        first: bytes,
+        direct: DirectRequests,
+        note_use: Callable[[], None],
+    ) -> None:
+        """Serve a connection until it ends. `first`: its first bytes. `direct`: its way into the service. `note_use`
+        must be called whenever bytes arrive."""
         ...
 
 
@@ -359,7 +366,10 @@ class ClientListener:
         connection_id = connection.connection_id
         self._service.disconnected(connection_id)
         direct = DirectRequests(self._service, connection_id, partial(self._bring_in, connection_id))
-        await http.serve_stream(stream, first, direct)
+        await http.serve_stream(stream, first, direct, partial(self._note_use, connection))
+
+    def _note_use(self, connection: _Connection) -> None:
+        connection.used_tick = self._places.tick
 
     def _is_idle(self, connection_id: int) -> bool:
         connection = self._connections.get(connection_id)
