@@ -155,8 +155,9 @@ class _Stream:
             return
         watches = self._watches.values()
         revision = min((watch.revision for watch in watches), default=self._context.facts.revision)
-        if any(watch.stream.has_news or watch.start_revision > revision + 1 for watch in watches):
-            return  # A watch from a future revision has not reached its start.
+        present = self._context.facts.revision
+        if any(watch.stream.has_news or watch.start_revision > present + 1 for watch in watches):
+            return  # A watch from a future revision has no progress before this revision.
         self._progress_wanted = False
         self._call.send(make("WatchResponse", header=self._context.header(revision), watch_id=NO_ID))
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from kvstore.client.watches.watch_stream import WatchStream
 from kvstore.etcd.identities import Identity
+from kvstore.etcd.port import EtcdPort
 from kvstore.etcd.schema import Message, make
 from kvstore.etcd.services.watch import WATCH_KEY_BYTES_MAX
 from tests.kvstore.etcd.grpc_client import Call
@@ -182,6 +184,27 @@ async def test_progress_is_told_on_request_once_all_events_are_sent(tmp_path: Pa
         await stream.send(progress())
         assert len((await next_of(stream)).events) == 1
         assert (await next_of(stream)).header.revision == 3
+
+
+async def test_progress_never_names_a_revision_that_the_store_has_not_reached(tmp_path: Path) -> None:
+    """A watch from a future revision has no progress before this revision."""
+    async with watching(tmp_path / "data") as (etcd, stream):
+        await stream.send(create(b"a", start_revision=4))
+        assert (await next_of(stream)).created
+        await stream.send(progress())
+        await trio.testing.wait_all_tasks_blocked()
+        await stream.send(create(b"b"))
+        assert (await next_of(stream)).created  # The answer to the request for progress has not come.
+        await etcd.put(b"other")
+        await etcd.put(b"other")
+
+        port = etcd.store.port.http
+        assert isinstance(port, EtcdPort)
+        port.tick()
+
+        told = await next_of(stream)
+        assert told.watch_id == -1
+        assert told.header.revision <= 3
 
 
 async def test_many_requests_for_progress_at_once_ask_each_watch_once(
