@@ -13,6 +13,7 @@ See docs/internals/fast-paths.md.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from struct import Struct
@@ -40,8 +41,16 @@ CALLS_MAX = 8_192
 """The greatest number of calls of all connections on this path. After a pause of the disk, all their responses may be
 due in one turn of the loop, and take 5 us each."""
 
-RESPONSES_BYTES_MAX = 1 << 20
-"""The values of the responses that one connection gets in one step have this number of bytes, and one value more."""
+RESPONSES_BYTES_MAX = 4 << 20
+"""The long values of the responses that all connections get in one step have this number of bytes, and one value more.
+They take some 15 ms. After a pause of the cluster, thousands of ranges may be due in one step."""
+
+SHORT_BYTES_MAX = 1_024
+"""A value of this size costs no more than the response that has it."""
+
+BEGINS_MAX = 25
+"""The greatest number of calls of all connections that are handed to the general path in one step. It takes some 100 us
+for each."""
 
 REST_NS = 1_000_000_000
 """The time for which a connection that reads longer values uses the general path."""
@@ -88,11 +97,23 @@ class _BegunCall:
         return (self.request,) if self.data is None else (self.request, self.data)
 
 
-class CallCount:
-    """The number of the calls of all connections on the fast path."""
+class CallBounds:
+    """The bounds of all connections on the fast path together.
+
+    `count`: the number of their calls. `values_bytes` and `begins`: the long values that this step may send, and the
+    calls that it may hand to the general path.
+    """
 
     def __init__(self) -> None:
         self.count = 0
+        self.values_bytes, self.begins = RESPONSES_BYTES_MAX, BEGINS_MAX
+        self._renewed_at = 0
+
+    def renew(self, now: int) -> None:
+        """Begin a new step, unless one has begun at the same time. `now`: monotonic ns."""
+        if now != self._renewed_at:
+            self._renewed_at = now
+            self.values_bytes, self.begins = RESPONSES_BYTES_MAX, BEGINS_MAX
 
 
 class _Batch:
@@ -124,24 +145,27 @@ def _contained(method: MethodT) -> MethodT:
 class FastCalls:
     """The calls of one connection on the fast path, by stream. Implements `DirectSink`.
 
-    `all_calls` is shared by all connections. `answer` sends the body of a response, and `fail` sends an error. `begin`
+    `bounds` are shared by all connections. `answer` sends the body of a response, and `fail` sends an error. `begin`
     starts a call on the general path: with the data that has come, the time of its beginning, and True if this is all
-    data. Each call has at most one frame of data.
+    data. `note_waiting` is called when calls begin to wait for a later step: the host then calls `begin_waiting` every
+    few tens of ms until `has_waiting` is false. Each call has at most one frame of data.
     """
 
     def __init__(
         self,
         direct: DirectRequests,
         facts: Facts,
-        all_calls: CallCount,
+        bounds: CallBounds,
         *,
         answer: Callable[[int, CallHead, bytes], None],
         fail: Callable[[int, EtcdError], None],
         begin: Callable[[int, CallHead, bytes, int, bool], None],
+        note_waiting: Callable[[], None],
     ) -> None:
         self._direct, self._facts = direct, facts
-        self._answer, self._fail, self._begin = answer, fail, begin
-        self._all_calls = all_calls
+        self._answer, self._fail, self._begin, self._note_waiting = answer, fail, begin, note_waiting
+        self._bounds = bounds
+        self._waiting: deque[int] = deque()  # The streams of calls that the general path has to begin.
         self._has_long_values = False  # True if a batch of ranges had values that were too long for one step.
         self._rests_until = 0  # Monotonic ns.
         self._ids = b"\x08%b\x10%b" % (varint(facts.cluster_id), varint(facts.member_id))
@@ -158,6 +182,7 @@ class FastCalls:
 
     def take(self, events: list[HttpEvent], heads: Mapping[Headers, CallHead], now: int) -> list[HttpEvent]:
         """Take the calls that this path serves. Returns all other events. `heads`: the known heads of calls."""
+        self._bounds.renew(now)
         batch = _Batch(self._room(now))
         begun = self._begun
         if batch.room <= 0 and not begun:
@@ -190,7 +215,7 @@ class FastCalls:
         """The number of further calls that this path takes now."""
         if self._has_long_values:
             self._has_long_values, self._rests_until = False, now + REST_NS
-        return 0 if now < self._rests_until else min(self._direct.room, CALLS_MAX - self._all_calls.count)
+        return 0 if now < self._rests_until else min(self._direct.room, CALLS_MAX - self._bounds.count)
 
     def _take_call(self, stream_id: int, call: _BegunCall, body: bytes, batch: _Batch) -> bool:
         """Add a call to the batch. Returns False if the general path has to serve it."""
@@ -212,18 +237,45 @@ class FastCalls:
             batch.keys.append(key)
         batch.room -= 1
         self.calls[stream_id] = FastCall(call.head, key, body, call.began)
-        self._all_calls.count += 1
+        self._bounds.count += 1
         return True
 
     def _take_away(self, stream_id: int) -> FastCall | None:
         call = self.calls.pop(stream_id, None)
         if call is not None:
-            self._all_calls.count -= 1
+            self._bounds.count -= 1
         return call
+
+    @property
+    def has_waiting(self) -> bool:
+        """True if calls wait for a later step, in which the general path begins them."""
+        return bool(self._waiting)
+
+    def begin_waiting(self, now: int) -> None:
+        """Begin calls on the general path that have waited, as many as one step may begin. `now`: monotonic ns."""
+        self._bounds.renew(now)
+        while self._waiting and self._bounds.begins > 0:
+            self._begin_now(self._waiting.popleft())
+
+    def _begin_soon(self, stream_id: int) -> None:
+        """Let the general path begin a call: now, or in a later step if this one has begun as many as it may."""
+        if self._bounds.begins > 0:
+            self._begin_now(stream_id)
+            return
+        self._waiting.append(stream_id)
+        if len(self._waiting) == 1:
+            self._note_waiting()
+
+    def _begin_now(self, stream_id: int) -> None:
+        call = self._take_away(stream_id)
+        if call is not None:  # While it waited, the client may have abandoned it.
+            self._bounds.begins -= 1
+            self._begin(stream_id, call.head, call.body, call.began, True)
 
     def forget_all(self) -> None:
         """Forget all calls, because the connection has ended."""
-        self._all_calls.count -= len(self.calls)
+        self._waiting.clear()
+        self._bounds.count -= len(self.calls)
         self.calls.clear()
         self._begun.clear()
 
@@ -234,9 +286,11 @@ class FastCalls:
     def check_deadlines(self, now: int) -> None:
         """End the calls whose time is over. Calls whose message does not arrive are left to the general path, which
         has bounds for them. Cost: O(open calls)."""
+        self._bounds.renew(now)
         for stream_id, begun in list(self._begun.items()):
-            if now - begun.began >= ARRIVAL_NS_MAX:
+            if now - begun.began >= ARRIVAL_NS_MAX and self._bounds.begins > 0:
                 del self._begun[stream_id]
+                self._bounds.begins -= 1
                 self._begin(stream_id, begun.head, b"" if begun.data is None else begun.data.data, begun.began, False)
         for stream_id, call in list(self.calls.items()):
             timeout_ns = call.head.timeout_ns
@@ -274,20 +328,23 @@ class FastCalls:
         """Answer ranges. If their values are too long for one step, the general path reads the rest in its own steps,
         and serves the connection from then on for a while."""
         header = self._header(revision, varint(self._facts.term))
-        room_bytes = RESPONSES_BYTES_MAX
+        bounds = self._bounds
         for stream_id, record in zip(request_ids, records, strict=True):
+            size = 0 if record is None else len(record[0])
+            if size > SHORT_BYTES_MAX and bounds.values_bytes <= 0 and stream_id in self.calls:
+                self._has_long_values = True
+                self._begin_soon(stream_id)
+                continue
             call = self._take_away(stream_id)
             if call is None:
                 continue
             if record is None:
                 self._send(stream_id, call, header)
-            elif room_bytes > 0:
-                room_bytes -= len(record[0])
-                item = key_value(call.key, record)
-                self._send(stream_id, call, b"%b\x12%b%b\x20\1" % (header, varint(len(item)), item))
-            else:
-                self._has_long_values = True
-                self._begin(stream_id, call.head, call.body, call.began, True)
+                continue
+            if size > SHORT_BYTES_MAX:
+                bounds.values_bytes -= size
+            item = key_value(call.key, record)
+            self._send(stream_id, call, b"%b\x12%b%b\x20\1" % (header, varint(len(item)), item))
 
     @_contained
     def answered(self, frame: bytes) -> None:
@@ -296,15 +353,16 @@ class FastCalls:
         stream_id = response.request_id
         outcome = classify(response)
         result = result_of(response) if isinstance(outcome, Succeeded) else None
-        call = self._take_away(stream_id)
+        call = self.calls.get(stream_id)
         if call is None:
             return
         if isinstance(outcome, Ambiguous) and call.is_put:
-            self._fail(stream_id, error_of(OutcomeUnknown(outcome.reason)))
+            self._end(stream_id, error_of(OutcomeUnknown(outcome.reason)))
         elif isinstance(result, PutResult):
+            self._take_away(stream_id)
             self._send(stream_id, call, self._header(result.revision, varint(self._facts.term)))
         else:  # It has certainly not happened, or is a read.
-            self._begin(stream_id, call.head, call.body, call.began, True)
+            self._begin_soon(stream_id)
 
     def _send(self, stream_id: int, call: FastCall, message: bytes) -> None:
         self._answer(stream_id, call.head, _HEAD.pack(0, len(message)) + message)

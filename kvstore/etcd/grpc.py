@@ -21,7 +21,7 @@ from kvstore.etcd.call import (
     token_of,
 )
 from kvstore.etcd.errors import EtcdError, Status, unimplemented
-from kvstore.etcd.fast_calls import CallCount, FastCalls
+from kvstore.etcd.fast_calls import CallBounds, FastCalls
 from kvstore.etcd.http2.connection import (
     KNOWN_LISTS_MAX,
     ConnectionEnded,
@@ -190,11 +190,16 @@ class GrpcConnection(HttpCalls[GrpcCall]):
                     self.cancel_all()
         self._note_progress(waited_bytes, had_room=had_room)
 
-    def serve_directly(self, direct: DirectRequests, facts: Facts, all_calls: CallCount) -> None:
-        """Serve usual calls by the fast path, with the member's own service. `all_calls`: the calls of all connections
-        on this path."""
+    def serve_directly(self, direct: DirectRequests, facts: Facts, bounds: CallBounds) -> None:
+        """Serve usual calls by the fast path, with the member's own service. `bounds`: of all connections together."""
         self._fast = FastCalls(
-            direct, facts, all_calls, answer=self._answer_fast_call, fail=self._fail_fast_call, begin=self._begin_again
+            direct,
+            facts,
+            bounds,
+            answer=self._answer_fast_call,
+            fail=self._fail_fast_call,
+            begin=self._begin_again,
+            note_waiting=lambda: self.note_pause(),
         )
 
     def _answer_fast_call(self, stream_id: int, head: CallHead, body: bytes) -> None:
@@ -216,6 +221,17 @@ class GrpcConnection(HttpCalls[GrpcCall]):
             self._data(call, data, began)
         if is_whole and stream_id in self.calls:
             self._request_ended(call)
+
+    @property
+    def has_paused(self) -> bool:
+        """True if requests wait for the pace of the connection, or calls of the fast path for a later step."""
+        return super().has_paused or (self._fast is not None and self._fast.has_waiting)
+
+    def resume(self, now: int) -> None:
+        """Take up what has waited. `now`: monotonic ns."""
+        super().resume(now)
+        if self._fast is not None:
+            self._fast.begin_waiting(now)
 
     @property
     def has_begun(self) -> bool:

@@ -11,7 +11,7 @@ from kvstore.etcd.backend import Backend, Context, Facts
 from kvstore.etcd.call import TURN_SECONDS, TURNS_PER_TICK, EtcdCall
 from kvstore.etcd.coroutines import Abort, Resume
 from kvstore.etcd.errors import COMPACTED, FUTURE_REVISION, Status, unimplemented
-from kvstore.etcd.fast_calls import CallCount
+from kvstore.etcd.fast_calls import CallBounds
 from kvstore.etcd.grpc import GrpcConnection
 from kvstore.etcd.handlers import begin
 from kvstore.etcd.http2.engine import EngineConnection
@@ -30,7 +30,7 @@ __all__ = [
     "TURN_SECONDS",
     "Abort",
     "Backend",
-    "CallCount",
+    "CallBounds",
     "Context",
     "DirectRequests",
     "EngineConnection",

@@ -23,7 +23,7 @@ from kvstore.etcd.backend import Context, Facts
 from kvstore.etcd.call import STREAM_REQUESTS_MAX, TURN_SECONDS, TURNS_PER_TICK, EtcdCall
 from kvstore.etcd.coroutines import RunningHandler, Wait
 from kvstore.etcd.errors import INVALID_TOKEN, STOPPED, TOO_MANY_TOKENS, EtcdError, error_of
-from kvstore.etcd.fast_calls import CallCount
+from kvstore.etcd.fast_calls import CallBounds
 from kvstore.etcd.gateway import METHODS_OF_HTTP, GatewayConnection, health_page, version_page
 from kvstore.etcd.grpc import GrpcConnection
 from kvstore.etcd.handlers import begin
@@ -119,7 +119,7 @@ class EtcdPort:
         self._has_paused = trio.Event()
         self._flusher: trio.lowlevel.Task | None = None  # Set only while the flushing task sleeps.
         self._gate = RangeGate(now_ns)
-        self._fast_calls = CallCount()
+        self._fast_calls = CallBounds()
         self._slice_began = self._worked_at = 0
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -17,11 +17,13 @@ from kvstore.etcd.call import CallHead
 from kvstore.etcd.errors import DEADLINE, STOPPED, EtcdError, Status
 from kvstore.etcd.fast_calls import (
     ARRIVAL_NS_MAX,
+    BEGINS_MAX,
     CALLS_MAX,
     KEY_BYTES_MAX,
     RESPONSES_BYTES_MAX,
     REST_NS,
-    CallCount,
+    SHORT_BYTES_MAX,
+    CallBounds,
     FastCalls,
     key_in,
     key_value,
@@ -36,7 +38,7 @@ from kvstore.limits import AdmissionLimits, ServiceLimits
 from kvstore.protocol.commands import Get, Put, encode_command
 from kvstore.protocol.results import KeyRecord, RangeResult
 from kvstore.server.direct_requests import DirectRequests
-from raft import RaftConfig
+from raft import MIB, RaftConfig
 from tests.kvstore.etcd.grpc_client import CallFailed, GrpcClient
 from tests.kvstore.etcd.member import KV, serving
 from tests.kvstore.support.in_memory_cluster import Cluster, Sizes
@@ -44,6 +46,8 @@ from tests.kvstore.support.in_memory_cluster import Cluster, Sizes
 LIMITS = AdmissionLimits()
 PUT, RANGE, AUTH = f"{KV}/Put", f"{KV}/Range", "/etcdserverpb.Auth"
 SECOND = 1_000_000_000
+VALUES_MAX = RESPONSES_BYTES_MAX // MIB
+"""The greatest number of values of 1 MiB in one step."""
 
 keys = st.binary(max_size=KEY_BYTES_MAX + 3)
 values = st.one_of(st.binary(max_size=300), st.integers(0, 20_000).map(bytes))
@@ -178,27 +182,35 @@ def events_of(stream_id: int, message: Message) -> list[HttpEvent]:
 class Desk:
     """The fast path of one connection to a member of a cluster, and everything that comes out of it."""
 
-    def __init__(self, cluster: Cluster, node_id: str) -> None:
+    def __init__(
+        self, cluster: Cluster, node_id: str, connection_id: int = 7, bounds: CallBounds | None = None
+    ) -> None:
+        """`bounds`: those of the other connections to the same member."""
         host = cluster.hosts[node_id]
         self.cluster, self.host = cluster, host
         self.answers: dict[int, bytes] = {}
         self.errors: dict[int, EtcdError] = {}
         self.begun: dict[int, bytes] = {}
         self.is_whole: dict[int, bool] = {}
-        self.all_calls = CallCount()
+        self.waits = 0  # The number of times that calls began to wait.
+        self.bounds = bounds or CallBounds()
         self.facts = MemberFacts(host.node, host.machine, "own", has_tls=False)
         self.calls = FastCalls(
-            DirectRequests(host.service, 7, lambda: None),
+            DirectRequests(host.service, connection_id, lambda: None),
             self.facts,
-            self.all_calls,
+            self.bounds,
             answer=lambda stream_id, _, body: self.answers.update({stream_id: body}),
             fail=lambda stream_id, error: self.errors.update({stream_id: error}),
             begin=self.begin,
+            note_waiting=self.note_waiting,
         )
 
     def begin(self, stream_id: int, _: CallHead, data: bytes, __: int, is_whole: bool) -> None:
         self.begun[stream_id] = data
         self.is_whole[stream_id] = is_whole
+
+    def note_waiting(self) -> None:
+        self.waits += 1
 
     def take(self, stream_id: int, message: Message, timeout_ns: int | None = None, token: str = "") -> list[HttpEvent]:
         """Let a whole call arrive. Returns what is left for the general path."""
@@ -346,7 +358,7 @@ def test_an_abandoned_call_is_forgotten(cluster: Cluster) -> None:
 
 
 @pytest.mark.fast_path
-def test_all_calls_end_when_the_member_stops(cluster: Cluster) -> None:
+def test_bounds_end_when_the_member_stops(cluster: Cluster) -> None:
     desk = Desk(cluster, cluster.leader())
     assert not desk.take(1, PUT_OF_1)
     assert not desk.take(3, RANGE_OF_K)
@@ -432,7 +444,7 @@ def test_a_member_that_loses_the_leadership_leaves_begun_calls_to_the_general_pa
 @pytest.mark.fast_path
 def test_all_connections_together_have_a_bounded_number_of_calls(cluster: Cluster) -> None:
     desk = Desk(cluster, cluster.leader())
-    desk.all_calls.count = CALLS_MAX - 1  # Of other connections.
+    desk.bounds.count = CALLS_MAX - 1  # Of other connections.
 
     assert not desk.take(1, PUT_OF_1)
     assert desk.take(3, PUT_OF_1)
@@ -443,23 +455,72 @@ def test_all_connections_together_have_a_bounded_number_of_calls(cluster: Cluste
     cluster.settle()
     assert not desk.take(9, RANGE_OF_K)
     desk.calls.end_all(STOPPED)
-    assert desk.all_calls.count == CALLS_MAX - 1
+    assert desk.bounds.count == CALLS_MAX - 1
 
 
 @pytest.mark.fast_path
 def test_long_values_are_left_to_the_general_path(cluster: Cluster) -> None:
     """The general path sends them in steps. So does it with the next calls of such a connection."""
-    cluster.client().do(Put(b"k", bytes(RESPONSES_BYTES_MAX // 2)))
+    cluster.client().do(Put(b"k", bytes(MIB)))
     desk = Desk(cluster, cluster.leader())
+    streams = range(1, VALUES_MAX + 3)
 
-    assert not desk.take_all(dict.fromkeys((1, 3, 5, 7), RANGE_OF_K))
+    assert not desk.take_all(dict.fromkeys(streams, RANGE_OF_K))
     cluster.settle()
 
-    assert desk.answers.keys() == {1, 3}
-    assert desk.begun.keys() == {5, 7}
-    assert desk.take(9, RANGE_OF_K)
+    assert list(desk.answers) == list(streams[:VALUES_MAX])
+    assert list(desk.begun) == list(streams[VALUES_MAX:])
+    assert desk.take(101, RANGE_OF_K)
     cluster.wait(REST_NS / SECOND)
-    assert not desk.take(11, RANGE_OF_K)
+    assert not desk.take(103, RANGE_OF_K)
+
+
+@pytest.mark.fast_path
+def test_long_values_of_all_connections_are_bounded_together(cluster: Cluster) -> None:
+    """After a pause of the cluster, ranges of many connections are due at once. A connection that reads only short
+    values notices nothing of the others."""
+    client = cluster.client()
+    client.do(Put(b"k", bytes(MIB)))
+    client.do(Put(b"short", bytes(SHORT_BYTES_MAX)))
+    bounds = CallBounds()
+    first, second, third = (Desk(cluster, cluster.leader(), number, bounds) for number in (7, 8, 9))
+
+    assert not first.take_all(dict.fromkeys(range(1, VALUES_MAX + 1), RANGE_OF_K))
+    assert not second.take(1, RANGE_OF_K)
+    assert not third.take(1, make("RangeRequest", key=b"short"))
+    cluster.settle()
+
+    assert [len(desk.answers) for desk in (first, second, third)] == [VALUES_MAX, 0, 1]
+    assert second.begun.keys() == {1}
+    assert second.take(3, RANGE_OF_K)
+    assert not third.take(3, RANGE_OF_K)
+
+
+@pytest.mark.fast_path
+def test_calls_that_are_made_again_begin_in_steps(cluster: Cluster) -> None:
+    """A leader that is deposed may have thousands of ranges. To begin them all at once would stop it for a second."""
+    leader_id = cluster.leader()
+    desk = Desk(cluster, leader_id)
+    cluster.cut.add(leader_id)
+    streams = range(1, 2 * BEGINS_MAX + 11)
+    assert not desk.take_all(dict.fromkeys(streams, RANGE_OF_K))
+    assert not desk.take(999, RANGE_OF_K, timeout_ns=SECOND)
+    cluster.wait(5)
+    assert list(desk.begun) == list(streams[:BEGINS_MAX])
+    assert desk.waits == 1
+
+    desk.calls.forget(streams[BEGINS_MAX])  # The client has abandoned it.
+    desk.calls.check_deadlines(cluster.now)
+    assert desk.errors.keys() >= {999}
+    desk.calls.begin_waiting(cluster.now)
+    desk.calls.begin_waiting(cluster.now)  # No time has passed.
+    assert len(desk.begun) == 2 * BEGINS_MAX
+    desk.calls.begin_waiting(cluster.now + 1)
+
+    assert list(desk.begun) == [each for each in streams if each != streams[BEGINS_MAX]]
+    assert not desk.calls.has_waiting
+    assert not desk.calls.calls
+    assert desk.bounds.count == 0
 
 
 @pytest.mark.fast_path

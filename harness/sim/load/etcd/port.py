@@ -23,7 +23,7 @@ from kvstore.etcd.hosting import (
     TURN_SECONDS,
     TURNS_PER_TICK,
     Abort,
-    CallCount,
+    CallBounds,
     Context,
     DirectRequests,
     EngineConnection,
@@ -121,7 +121,7 @@ class PortProcess:
         self._connections: dict[int, GrpcConnection] = {}
         self._dirty: dict[int, None] = {}
         self._settles_soon = False
-        self._fast_calls = CallCount()
+        self._fast_calls = CallBounds()
         self._closed: list[int] = []
         self._streams: dict[EtcdCall[object], None] = {}
         self._gate = RangeGate(self.client.now)  # It stays open: no client of a run reads as much as it allows.
