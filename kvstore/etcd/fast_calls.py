@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from struct import Struct
 from typing import Any, NamedTuple, TypeVar
@@ -180,8 +180,9 @@ class FastCalls:
 
     # Requests.
 
-    def take(self, events: list[HttpEvent], heads: Mapping[Headers, CallHead], now: int) -> list[HttpEvent]:
-        """Take the calls that this path serves. Returns all other events. `heads`: the known heads of calls."""
+    def take(self, events: list[HttpEvent], head_of: Callable[[Headers], CallHead | None], now: int) -> list[HttpEvent]:
+        """Take the calls that this path serves. Returns all other events. `head_of`: returns the head of a call whose
+        headers are known."""
         self._bounds.renew(now)
         batch = _Batch(self._room(now))
         begun = self._begun
@@ -190,7 +191,7 @@ class FastCalls:
         others: list[HttpEvent] = []
         for event in events:
             if type(event) is RequestBegan:
-                head = heads.get(tuple(event.headers)) if batch.room > 0 else None
+                head = head_of(event.headers) if batch.room > 0 else None
                 if head is not None and not head.token and head.method.path in _PATHS:
                     begun[event.stream_id] = _BegunCall(event, head, now)
                     continue

@@ -59,6 +59,7 @@ _BEGIN: Headers = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 _SUCCESS: Headers = ((b"grpc-status", b"0"), (b"grpc-message", b""))
 _NOT_UNARY = EtcdError(Status.INTERNAL, "a unary call has one message")
 _TOO_MANY = EtcdError(Status.RESOURCE_EXHAUSTED, "etcdserver: too many requests")
+_TIMEOUT = b"grpc-timeout"
 _NOT_GRPC: Headers = ((b":status", b"415"),)
 
 
@@ -153,7 +154,7 @@ class GrpcConnection(HttpCalls[GrpcCall]):
         self._running_bytes = 0
         self._waiting_bytes = 0  # The messages that wait for their handlers have at most so many bytes.
         self._fast: FastCalls | None = None  # Set if usual calls need no handler.
-        self._known: dict[Headers, CallHead] = {}  # The decoded heads of calls, by header list.
+        self._known: dict[Headers, CallHead] = {}  # The decoded heads of calls, by header list without a timeout.
 
     def receive(self, data: bytes, now: int) -> None:
         """Take received bytes. `now`: monotonic ns."""
@@ -161,7 +162,7 @@ class GrpcConnection(HttpCalls[GrpcCall]):
         had_room, waited_bytes = http.has_room, http.waiting_bytes
         events = http.receive(data, now)
         if self._fast is not None:
-            events = self._fast.take(events, self._known, now)
+            events = self._fast.take(events, self._known_head, now)
         for event in events:
             match event:
                 case RequestBegan():
@@ -329,17 +330,32 @@ class GrpcConnection(HttpCalls[GrpcCall]):
     def _began(self, event: RequestBegan, now: int) -> None:
         stream_id = event.stream_id
         listed = tuple(event.headers)
-        head = self._known.get(listed)
+        head = self._known_head(listed)
         if head is None:
             head = self._read_head(stream_id, listed)
             if head is None:
                 return
             if len(self._known) >= KNOWN_LISTS_MAX:
                 self._known.clear()
-            self._known[listed] = head
+            self._known[_without_timeout(listed)] = head._replace(timeout_ns=None)
         call = self._new_call(stream_id, head, now)
         if call.method.takes_stream:
             self._begin(call)
+
+    def _known_head(self, headers: Headers) -> CallHead | None:
+        """Return the head of a call whose headers have come before, but for the timeout: clients send the time that is
+        left, which is new in each call. Returns None for all other headers."""
+        listed = tuple(headers)
+        head = self._known.get(listed)
+        if head is not None:
+            return head
+        head = self._known.get(_without_timeout(listed))
+        if head is None:
+            return None
+        try:
+            return head._replace(timeout_ns=timeout_of(dict(listed)[_TIMEOUT]))
+        except ValueError:
+            return None
 
     def _new_call(self, stream_id: int, head: CallHead, now: int) -> GrpcCall:
         call = self.calls[stream_id] = GrpcCall(
@@ -373,7 +389,7 @@ class GrpcConnection(HttpCalls[GrpcCall]):
             self._refuse(stream_id, unimplemented(words), [(b"grpc-accept-encoding", b"identity,gzip")])
             return None
         try:
-            timeout_ns = timeout_of(headers.get(b"grpc-timeout"))
+            timeout_ns = timeout_of(headers.get(_TIMEOUT))
         except ValueError as error:
             self._refuse(stream_id, EtcdError(Status.INTERNAL, str(error)))
             return None
@@ -473,6 +489,10 @@ class GrpcConnection(HttpCalls[GrpcCall]):
 
     def _refuse(self, stream_id: int, error: EtcdError, more: Headers | None = None) -> None:
         self.http.send_headers(stream_id, [*_BEGIN, *_trailers_of(error), *(more or ())], is_last=True)
+
+
+def _without_timeout(headers: Headers) -> Headers:
+    return tuple(each for each in headers if each[0] != _TIMEOUT)
 
 
 def _unread(http: HttpConnection, method: Method) -> EtcdError:

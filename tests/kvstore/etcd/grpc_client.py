@@ -123,11 +123,11 @@ class GrpcClient:
         )
         return call
 
-    async def begin_whole(self, calls: Sequence[tuple[str, Message]]) -> list[Call]:
+    async def begin_whole(self, calls: Sequence[tuple[str, Message]], headers: Headers | None = None) -> list[Call]:
         """Send whole unary calls at once, as clients do that have many calls."""
         begun: list[Call] = []
         for path, message in calls:
-            call = self.begin(path)
+            call = self.begin(path, headers=headers)
             data = message.SerializeToString()
             self.h2.send_data(call.stream_id, b"\0" + len(data).to_bytes(4) + data, end_stream=True)
             begun.append(call)

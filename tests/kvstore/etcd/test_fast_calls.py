@@ -227,7 +227,7 @@ class Desk:
             head_of(path): CallHead(METHODS[path], token, timeout_ns, needs_leader=False, is_packed=False)
             for path in (PUT, RANGE)
         }
-        return self.calls.take(events, heads, self.cluster.now)
+        return self.calls.take(events, heads.get, self.cluster.now)
 
     def header(self, revision: int) -> Message:
         facts = self.facts
@@ -565,6 +565,23 @@ async def test_whole_calls_of_a_client_take_the_fast_path(tmp_path: Path, monkey
     (item,) = response.kvs
     assert (item.key, item.value, item.create_revision, item.mod_revision, item.version) == (b"k", b"1", 2, 4, 3)
     assert response.count == 1
+
+
+@pytest.mark.fast_path
+async def test_calls_that_differ_in_their_timeouts_take_the_fast_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients send the time that is left until the deadline of their caller."""
+    async with serving(tmp_path / "data") as etcd:
+        (call,) = await etcd.grpc.begin_whole([(RANGE, RANGE_OF_K)], [("grpc-timeout", "20000001u")])
+        assert await call.receive() is not None
+        monkeypatch.setitem(handlers.UNARY, RANGE, None)
+        for number in range(100):
+            (call,) = await etcd.grpc.begin_whole([(RANGE, RANGE_OF_K)], [("grpc-timeout", f"{20_000_000 - number}u")])
+            assert await call.receive() is not None
+        (call,) = await etcd.grpc.begin_whole([(RANGE, RANGE_OF_K)], [("grpc-timeout", "soon")])
+        with pytest.raises(CallFailed, match="invalid grpc-timeout: soon"):
+            await call.receive()
 
 
 async def test_calls_without_a_token_are_refused_while_authentication_is_on(tmp_path: Path) -> None:
