@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvstore.etcd import handlers
@@ -62,6 +62,9 @@ def body_of(message: Message) -> bytes:
 # Requests.
 
 
+@example(bytes(KEY_BYTES_MAX), b"1", {})
+@example(bytes(KEY_BYTES_MAX + 1), b"1", {})
+@example(b"k", b"", {})
 @given(
     keys,
     values,
@@ -86,6 +89,8 @@ def test_a_put_of_a_key_and_a_value_is_read_as_the_general_path_reads_it(
     assert found == ((key, encode_command(kv.put_of(asked))) if is_usual else None)
 
 
+@example(bytes(KEY_BYTES_MAX), {})
+@example(bytes(KEY_BYTES_MAX + 1), {})
 @given(
     keys,
     st.fixed_dictionaries(
@@ -565,6 +570,28 @@ async def test_whole_calls_of_a_client_take_the_fast_path(tmp_path: Path, monkey
     (item,) = response.kvs
     assert (item.key, item.value, item.create_revision, item.mod_revision, item.version) == (b"k", b"1", 2, 4, 3)
     assert response.count == 1
+
+
+@pytest.mark.fast_path
+async def test_both_paths_find_the_same_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    longest = bytes(range(KEY_BYTES_MAX))
+    async with serving(tmp_path / "data") as etcd:
+        await etcd.grant(60, 1 << 62)
+        await etcd.put(b"empty")
+        await etcd.put(b"leased", b"1", lease=1 << 62)
+        await etcd.put(b"\xff\0", bytes(range(256)))
+        await etcd.put(longest, b"2")
+        await etcd.put(longest + b"\xff", b"3")
+        found_keys = (b"empty", b"leased", b"\xff\0", longest, longest + b"\xff")
+        asked = [(RANGE, make("RangeRequest", key=key)) for key in (*found_keys, b"absent")]
+        await responses(etcd.grpc, asked[:1])
+
+        by_fast_path = await responses(etcd.grpc, asked)
+        monkeypatch.setattr(FastCalls, "take", lambda _, events, *__: events)
+        by_general_path = await responses(etcd.grpc, asked)
+
+    assert by_fast_path == by_general_path
+    assert [item.key for each in by_fast_path for item in each.kvs] == list(found_keys)
 
 
 @pytest.mark.fast_path
