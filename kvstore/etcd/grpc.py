@@ -496,8 +496,8 @@ def _without_timeout(headers: Headers) -> Headers:
 
 
 def _unread(http: HttpConnection, method: Method) -> EtcdError:
-    """The error of a call whose response has no room. A write may be done, and clients take RESOURCE_EXHAUSTED for a
-    refusal. They repeat a read after either."""
+    """The error of a call whose response has no room. Clients take RESOURCE_EXHAUSTED for a refusal. A write may have
+    been carried out, so it ends with UNAVAILABLE. Clients repeat a read after either error."""
     words = f"etcdserver: this connection has {http.waiting_bytes} bytes of responses that its client must read"
     return EtcdError(Status.RESOURCE_EXHAUSTED if method.name == "Range" else Status.UNAVAILABLE, words)
 

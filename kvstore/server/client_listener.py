@@ -358,7 +358,7 @@ class ClientListener:
     async def _serve_http(
         self, http: HttpPort, stream: trio.abc.HalfCloseableStream, connection: _Connection, first: bytes
     ) -> None:
-        """Serve a connection that speaks HTTP. The connection keeps its place, but no longer belongs to the service. A
+        """Serve a connection that speaks HTTP. The connection keeps its place, and sends the service no frames. A
         connection with a reserved place is closed, because only the store's own protocol has requests for operators."""
         if connection.is_reserved:
             return
