@@ -15,7 +15,7 @@ from typing import Any
 
 from spark_audit.errors import FAULTS_SHOWN_MAX, Fault, MalformedHistory, UnreadablePath
 from spark_audit.history.paths import HistoryFile
-from spark_audit.history.recorded_files import RECORD_SUFFIX
+from spark_audit.history.recorded_files import RECORD_SUFFIX, left_out_near
 from spark_audit.history.rows import FIELDS, problem, row_of_line
 
 Row = dict[str, Any]
@@ -69,10 +69,12 @@ def new_rows(file: HistoryFile, mark: FilePosition, *, final: bool) -> tuple[lis
         lines.pop()
     faults: list[Fault] = []
     rows: list[Row] = []
+    left_out = left_out_near(path)
     for number, line in enumerate(lines, mark.lines + 1):
         if line.strip(b" "):
             row, reason = _row_of(line)
-            rows.append(row)
+            if not left_out.has(row.get("key")):
+                rows.append(row)
             if reason is not None:
                 faults.append(Fault(str(path), number, reason))
     _refuse(faults)
@@ -94,6 +96,7 @@ def rows_again(file: HistoryFile, mark: FilePosition) -> Iterator[Row]:
             raise _changed(file.path)
         yield from _table_rows(file.path)
         return
+    left_out = left_out_near(file.path)
     try:
         with file.path.open("rb") as opened:
             for line in opened:
@@ -107,7 +110,8 @@ def rows_again(file: HistoryFile, mark: FilePosition) -> Iterator[Row]:
                     row, reason = _row_of(line)
                     if reason is not None:
                         raise _changed(file.path)
-                    yield row
+                    if not left_out.has(row["key"]):
+                        yield row
     except OSError as error:
         raise UnreadablePath(str(file.path), error.strerror or str(error)) from error
     if left or crc != mark.crc:

@@ -14,9 +14,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from spark_audit.history.operation import as_bytes
+
 RECORD_SUFFIX = ".record.jsonl"
 _ROWS = re.compile(rf"([0-9a-f]+)(?:-([0-9]+))?\.[0-9]+{re.escape(RECORD_SUFFIX)}")
 _MARK = re.compile(rf"dropped-[0-9]+{re.escape(RECORD_SUFFIX)}")
+_LEFT_OUT = ".left-out.jsonl"
 _BLOCK_BYTES = 2**16
 
 
@@ -86,6 +89,60 @@ def mark_name(part: int) -> str:
     Whoever collects the files of rows of several machines collects the marks with them.
     """
     return f"dropped-{part:02d}{RECORD_SUFFIX}"
+
+
+def left_out_name(process: str) -> str:
+    """Return the name of the file in `recorders/` with the keys that a process wrote without a record."""
+    return f"{process}{_LEFT_OUT}"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Keys that some program wrote without a record. An audit ignores all rows about them, those of all processes.
+
+    `keys`: the text of single keys. `ranges`: (start, end) in bytes; an end of None is the end of all keys.
+    """
+
+    keys: frozenset[str] = frozenset()
+    ranges: tuple[tuple[bytes, bytes | None], ...] = ()
+
+    def has(self, key: str | None) -> bool:
+        """Return whether rows about the key with this text are ignored. Rows without a key are not."""
+        if key is None or not self:
+            return False
+        if key in self.keys:
+            return True
+        if not self.ranges:
+            return False
+        data = as_bytes(key)
+        return any(start <= data and (end is None or data < end) for start, end in self.ranges)
+
+    def __bool__(self) -> bool:
+        return bool(self.keys or self.ranges)
+
+
+def left_out_of(folder: Path) -> LeftOut:
+    """Return the keys of a run folder whose rows are ignored.
+
+    A torn last line is passed over: its write was not sent.
+    """
+    keys: set[str] = set()
+    ranges: set[tuple[bytes, bytes | None]] = set()
+    for path in sorted((folder / "recorders").glob(f"*{_LEFT_OUT}")):
+        for line in path.read_bytes().split(b"\n")[:-1]:
+            mark = json.loads(line)
+            if "key" in mark:
+                keys.add(mark["key"])
+            else:
+                end = mark["end"]
+                ranges.add((as_bytes(mark["start"]), None if end is None else as_bytes(end)))
+    return LeftOut(frozenset(keys), tuple(sorted(ranges, key=lambda one: (one[0], one[1] or b""))))
+
+
+def left_out_near(path: str | os.PathLike[str]) -> LeftOut:
+    """Return the keys whose rows in this file are ignored. A file that no recorder wrote has none."""
+    given = Path(path)
+    return left_out_of(given.parent.parent) if given.name.endswith(RECORD_SUFFIX) else LeftOut()
 
 
 def whole_bytes(path: str | os.PathLike[str]) -> int | None:
@@ -185,6 +242,9 @@ def remarks(paths: Iterable[Path]) -> Iterator[str]:
             yield f"{path}: the last line is torn after {len(torn)} bytes, and left out: its process was killed"
     for folder in sorted({path.parent.parent for path in mine}):
         states = process_states(folder)
+        if left_out := left_out_of(folder):
+            words = f"{folder}: {len(left_out.keys)} keys and {len(left_out.ranges)} ranges of keys are left out"
+            yield f"{words}, with all their rows: a program wrote them without a record"
         for state in states.values():
             if state.dropped_parts:
                 parts = f"{len(state.dropped_parts)} of {state.parts_of_the_keys} parts of the keys"

@@ -4,6 +4,7 @@ DIR/run.json              run id, clocks, and the settings that all processes mu
 DIR/ops/*.record.jsonl    the rows; each file belongs to one process
 DIR/ops/dropped-NN…       a part of the keys that all processes have stopped recording
 DIR/recorders/NAME.json   one process: its host, its pid, its clock, its settings, and what it did not record
+DIR/recorders/NAME.left-out.jsonl    keys that this process wrote without a record
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class OpenOperation:
 
     def _ok(self, output: str, revision: int | None, more: str = "") -> None:
         stamp = self.owner.now_ns()
-        more += "" if revision is None else f',"revision":{_checked("revision", revision, 1)}'
+        more += "" if revision is None else f',"revision":{checked("revision", revision, 1)}'
         self.owner.end(self, "ok", f',"status":"ok","return_ns":{stamp}{more},"output":{{{output}}}')
 
     def __str__(self) -> str:
@@ -150,11 +150,11 @@ class Get(OpenOperation):
             raise BadAnswer(f"{self} has the consistency {consistency!r}; {hint}")
         output = '"found":false' if value is None else f'"found":true,"value":{encode_basestring(self._text(value))}'
         if create_revision is not None:
-            output += f',"create_revision":{_checked("create_revision", create_revision, 0)}'
+            output += f',"create_revision":{checked("create_revision", create_revision, 0)}'
         if mod_revision is not None:
-            output += f',"mod_revision":{_checked("mod_revision", mod_revision, 0)}'
+            output += f',"mod_revision":{checked("mod_revision", mod_revision, 0)}'
         if version is not None:
-            output += f',"version":{_checked("version", version, 0)}'
+            output += f',"version":{checked("version", version, 0)}'
         self._ok(output, revision, "" if consistency is None else f',"consistency":"{consistency}"')
 
     def unknown(self, error: str | None = None) -> None:
@@ -237,7 +237,8 @@ class CompareAndSet(OpenOperation):
         self._ok(output, revision)
 
 
-def _checked(name: str, number: object, least: int) -> int:
+def checked(name: str, number: object, least: int) -> int:
+    """Return a number of a row. Raises BadAnswer if it is not a whole number from `least` to REVISION_MAX."""
     if isinstance(number, int) and not isinstance(number, bool) and least <= number <= REVISION_MAX:
         return number
     raise BadAnswer(f"{name} is {number!r}; it is a whole number from {least} to 2⁶³ − 1, or None if it is not known")

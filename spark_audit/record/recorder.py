@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from spark_audit.history.recorded_files import ProcessState
+from spark_audit.history.recorded_files import ProcessState, left_out_name
 from spark_audit.record.errors import (
     AlreadyEnded,
     ClientBusy,
@@ -30,7 +30,8 @@ from spark_audit.record.errors import (
 )
 from spark_audit.record.folder import OPERATION_BITS, Process, begin_process, clock_step_ns, join_folder, write_state
 from spark_audit.record.functions import ARGUMENTS, Answer, recorded
-from spark_audit.record.operation import CompareAndSet, Delete, Get, OpenOperation, Put
+from spark_audit.record.left_out import LeftOutKeys
+from spark_audit.record.operation import CompareAndSet, Delete, Get, OpenOperation, Put, checked
 from spark_audit.record.parts import KeyParts
 from spark_audit.record.settings import FLUSH_SECONDS, PARTS, ROTATE_BYTES, RecorderSettings, check, check_errors
 from spark_audit.record.text import hasher, named_text, place_of, text_bytes, text_of
@@ -40,6 +41,7 @@ _SECOND_NS = 1_000_000_000
 _UNKNOWN_ENDS = {
     room: b',"status":"unknown"'.ljust(room) + b"}\n" for room in (Put.ROOM, Delete.ROOM, CompareAndSet.ROOM)
 }
+PREEXISTING = "preexisting"  # The clock, and the beginning of the clients, of values from before the recording.
 _recorders: weakref.WeakValueDictionary[str, Recorder] = weakref.WeakValueDictionary()
 
 
@@ -132,6 +134,7 @@ class Recorder:
         """Set what belongs to one process: no file, no open operation."""
         self._lock = threading.Lock()
         self._parts: KeyParts | None = None
+        self._left_out: LeftOutKeys | None = None
         self._process: Process
         self._row = self._suffix = ""
         self._next = self._end = 0  # The numbers of operations: the next one, and the first one of another process.
@@ -183,14 +186,21 @@ class Recorder:
         expected: str | bytes | None,
         value: str | bytes,
         *,
+        expected_mod_revision: int | None = None,
         did_not_happen: tuple[type[BaseException], ...] = (),
     ) -> CompareAndSet:
-        """Begin a compare-and-set. `expected`: None if the key must be absent. The rest is as in `get`."""
+        """Begin a compare-and-set. `expected`: None if the key must be absent. The rest is as in `get`.
+
+        `expected_mod_revision`: the revision that the record must have, instead of a value; `expected` is then None.
+        Raises BadAnswer if it is not a whole number from 1 on.
+        """
         errors = did_not_happen + self._did_not_happen
         operation = CompareAndSet(self, named_text("client", client), named_text("key", key), errors)
-        operation.expects_absence = expected is None
+        operation.expects_absence = expected is None and expected_mod_revision is None
         fields = f',"value":{encode_basestring(self._value_text("value", value))}'
-        if expected is not None:
+        if expected_mod_revision is not None:
+            fields += f',"expected_mod_revision":{checked("expected_mod_revision", expected_mod_revision, 1)}'
+        elif expected is not None:
             fields += f',"expected":{encode_basestring(self._value_text("expected", expected))}'
         self._begin(operation, key, fields)
         return operation
@@ -203,6 +213,67 @@ class Recorder:
         """
         with self.put(f"initial {named_text('key', key)}", key, value) as operation:
             operation.ok()
+
+    def preexisting(self, key: str | bytes, value: str | bytes) -> None:
+        """Record a value that a key had before the recording began, and that was read while clients are at work.
+
+        Unlike `initial`, any process may call it at any time, also several processes for one key. Call it before this
+        process records its first operation on the key, and only for a value that no recorded operation wrote. It needs
+        a store with revisions: only the revision that a read reports shows when this value was written. The row has a
+        clock of its own, because it was written before every other row. Raises the errors of `put`.
+        """
+        operation = Put(self, PREEXISTING, named_text("key", key), ())
+        place = place_of(text_bytes("key", key)) if self._placed else 0
+        value_field = f',"value":{encode_basestring(self._value_text("value", value))}'
+        with self._lock:
+            parts = self._begun(operation)
+            if place >= self._below or not self._admitted(parts, operation, place % parts.count):
+                return
+            now = self.now_ns()
+            line = (
+                f'{{"run_id":{encode_basestring(self.run_id)},"clock_id":"{PREEXISTING}","op_id":{operation.number},'
+                f'"client":"{PREEXISTING}{self._suffix}.{operation.number}","op":"put",'
+                f'"key":{encode_basestring(operation.key)}{value_field},"call_ns":{now},"status":"unknown"}}\n'
+            )
+            parts.add(operation.part, line.encode())
+            self._flush(parts, now)
+
+    def records(self, key: str | bytes) -> bool:
+        """Return whether operations on a key are worth recording: it is in the sample, and not dropped or left out.
+
+        Raises BadText, RecorderClosed and RecordingFailed.
+        """
+        data = text_bytes("key", key)
+        place = place_of(data) if self._placed else 0
+        with self._lock:
+            if place >= self._below:
+                return False
+            parts = self._running("records", key)
+            if self._left_out is not None and self._left_out.has(data):
+                return False
+            return parts.count == 1 or parts.is_recorded(place % parts.count)
+
+    def leave_out(self, key: str | bytes) -> None:
+        """Leave a key out of the audit, with all its rows in all processes, from the first one to the last.
+
+        Call it before a recorded key is written in a way that is not recorded. The mark reaches the system at once, so
+        a kill does not lose it. Raises BadText, RecorderClosed and RecordingFailed; then the write must not be sent.
+        """
+        named_text("key", key)
+        data = text_bytes("key", key)
+        if self._placed and place_of(data) >= self._below:
+            return
+        with self._lock:
+            self._marks("leave_out", key).add(data)
+
+    def leave_out_range(self, start: str | bytes, end: str | bytes | None) -> None:
+        """Leave out all keys from `start` to before `end`, as `leave_out` does. `end`: None for all further keys.
+
+        Keys are compared as bytes; text is UTF-8.
+        """
+        first, last = text_bytes("start", start), None if end is None else text_bytes("end", end)
+        with self._lock:
+            self._marks("leave_out_range", start).add_range(first, last)
 
     def wrap(
         self,
@@ -267,6 +338,8 @@ class Recorder:
             self._closed = True
             atexit.unregister(self.close)
             self._open.clear()
+            if self._left_out is not None:
+                self._left_out.close()
             if self._parts is not None:
                 try:
                     self._parts.flush()
@@ -343,18 +416,10 @@ class Recorder:
         if self._abandoned:
             self._end_abandoned()
         with self._lock:
-            if self._closed:
-                hint = "begin a new recorder, or stop the clients before close"
-                raise RecorderClosed(f"client {client!r} called {operation.NAME} after close; {hint}")
-            if (other := self._open.get(client)) is not None:
+            if (other := self._open.get(client)) is not None and not self._closed:
                 words = f"client {client!r} called {operation.NAME} of {operation.key!r} while {other} is open"
                 raise ClientBusy(f"{words}; give each thread or task a client of its own")
-            parts = self._parts or self._start()
-            if self._next == self._end:
-                words = f"this process has begun 2^{OPERATION_BITS} operations, so there is no number for"
-                raise RecordingFull(f"{words} {operation.NAME} of {operation.key!r}; close, and begin a new recorder")
-            operation.epoch, operation.number = self._epoch, self._next
-            self._next += 1
+            parts = self._begun(operation)
             if place < self._below and self._admitted(parts, operation, place % parts.count):
                 now = self._monotonic_ns() + self._offset_ns
                 if now - self._flushed_ns > self._flush_ns:
@@ -375,6 +440,32 @@ class Recorder:
                 else:
                     operation.head = head
             self._open[client] = operation
+
+    def _begun(self, operation: OpenOperation) -> KeyParts:
+        """Give an operation its number, and return the files of this process."""
+        if self._closed:
+            hint = "begin a new recorder, or stop the clients before close"
+            raise RecorderClosed(f"client {operation.client!r} called {operation.NAME} after close; {hint}")
+        parts = self._parts or self._start()
+        if self._next == self._end:
+            words = f"this process has begun 2^{OPERATION_BITS} operations, so there is no number for"
+            raise RecordingFull(f"{words} {operation.NAME} of {operation.key!r}; close, and begin a new recorder")
+        operation.epoch, operation.number = self._epoch, self._next
+        self._next += 1
+        return parts
+
+    def _running(self, name: str, key: str | bytes) -> KeyParts:
+        """Return the files of this process, for the method `name`."""
+        if self._closed:
+            hint = "begin a new recorder, or stop the clients before close"
+            raise RecorderClosed(f"{name}({key!r}) was called after close; {hint}")
+        return self._parts or self._start()
+
+    def _marks(self, name: str, key: str | bytes) -> LeftOutKeys:
+        self._running(name, key)
+        if self._left_out is None:
+            self._left_out = LeftOutKeys(self.folder / "recorders" / left_out_name(self._process.name))
+        return self._left_out
 
     def _admitted(self, parts: KeyParts, operation: OpenOperation, part: int) -> bool:
         """Return whether the operation is recorded: its part of the keys is not dropped, and the bounds are kept."""
@@ -457,6 +548,8 @@ class Recorder:
         """Give a forked child a recorder without files: files, open operations and waiting rows are the parent's."""
         if self._parts is not None:
             self._parts.close()
+        if self._left_out is not None:
+            self._left_out.close()
         self._epoch += 1
         self._reset()
 

@@ -16,13 +16,13 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as spark
 
 from spark_audit.errors import Fault, MalformedHistory
-from spark_audit.history.paths import HistoryFile
-from spark_audit.history.recorded_files import torn_line
+from spark_audit.history.paths import HistoryFile, read_run_file
+from spark_audit.history.recorded_files import RECORD_SUFFIX, LeftOut, left_out_of, torn_line
 from spark_audit.history.rows import FIELDS, RULES, UNREADABLE, Type, problem, read_line, text_fields
 from spark_audit.tables.parquet import check_footers
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 # This number is added to the `_at` of each row of a Parquet file, so that no JSON line has the same `_at`.
 PARQUET_AT = 1 << 60
@@ -80,12 +80,30 @@ def load(spark_session: SparkSession, files: Sequence[HistoryFile]) -> Loaded:
         torn = [line for path in texts if (line := torn_line(path)) is not None]
         # The op_id makes each line unique, so no whole line equals a torn line of a recorder.
         parsed.append(_parsed(text.where(~f.col("value").cast("binary").isin(torn)) if torn else text))
+        folders = {file.folder for file in files if file.path.name.endswith(RECORD_SUFFIX)}
+        for folder in sorted(folders):
+            if left_out := left_out_of(folder):
+                of_recorder = f.col("_file").endswith(RECORD_SUFFIX)
+                mine = of_recorder & (f.col("run_id") == f.lit(read_run_file(folder).get("run_id")))
+                parsed[0] = parsed[0].where(~f.coalesce(mine & _is_left_out(left_out), f.lit(False)))
     if tables:
         table = _placed(spark_session.read.schema(row_schema()).parquet(*tables), PARQUET_AT)
         scans.append(table)
         plain = table.withColumn("_raw", f.lit(None).cast("string")).withColumn("_unreadable", f.lit(False))
         parsed.append(_with_problem(plain.drop("_block")))
     return Loaded(reduce(lambda one, other: one.unionByName(other), parsed), tuple(scans))
+
+
+def _is_left_out(left_out: LeftOut) -> Column:
+    """Return whether the key of a row is left out; null for a row without a key."""
+    key = f.col("key")
+    is_base64 = key.startswith("base64:")
+    data = f.when(is_base64, f.unbase64(f.substring(key, len("base64:") + 1, 2**31 - 1))).otherwise(key.cast("binary"))
+    found = key.isin(*left_out.keys)
+    for start, end in left_out.ranges:
+        inside = data >= f.lit(start)
+        found |= inside if end is None else inside & (data < f.lit(end))
+    return found
 
 
 def _placed(scan: DataFrame, base: int) -> DataFrame:

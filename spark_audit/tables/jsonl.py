@@ -20,9 +20,10 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
-from spark_audit.history.recorded_files import whole_bytes
+from spark_audit.history.recorded_files import LeftOut, left_out_near, whole_bytes
 from spark_audit.history.rows import FIELDS, OUTPUT, plain_problem, row_of_line
 from spark_audit.tables.frame import Row, arrow_type, schema
 
@@ -48,13 +49,29 @@ class Piece:
 def pieces_of(path: str, begin: int = 0, end: int | None = None) -> Iterator[Piece]:
     """Yield the pieces of a file, in order.
 
-    Only the lines that begin at bytes in [`begin`, `end`) are read. The first of these lines has the number 1.
+    Only the lines that begin at bytes in [`begin`, `end`) are read. The first of these lines has the number 1. Rows
+    about keys that a recorder left out are not among the rows.
     """
     first = 1
+    left_out = left_out_near(path)
     for text in _cut(path, begin, end):
         table = _by_arrow(text)
-        yield Piece(table, first) if table is not None else _by_line(text, first)
+        piece = Piece(table, first) if table is not None else _by_line(text, first)
+        yield _without(piece, left_out) if left_out else piece
         first += table.num_rows if table is not None else text.count(b"\n")
+
+
+def _without(piece: Piece, left_out: LeftOut) -> Piece:
+    """Return the piece without the rows about keys that are left out."""
+    if "key" not in piece.table.column_names:
+        return piece
+    keys = piece.table.column("key").combine_chunks()
+    ignored = [key for key in keys.unique().to_pylist() if left_out.has(key)]
+    kept = np.flatnonzero(~pc.is_in(keys, pa.array(ignored, pa.string())).to_numpy(zero_copy_only=False))
+    if len(kept) == piece.table.num_rows:
+        return piece
+    lines = [piece.lines + row if isinstance(piece.lines, int) else piece.lines[row] for row in kept.tolist()]
+    return Piece(piece.table.take(kept), lines, piece.bad)
 
 
 def _cut(path: str, begin: int, end: int | None) -> Iterator[bytes]:
