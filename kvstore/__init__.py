@@ -30,6 +30,7 @@ from kvstore.client.client_limits import ClientLimits
 from kvstore.client.core import ClientStateMachine
 from kvstore.client.feature_level import raise_feature_level
 from kvstore.client.membership import MemberCalls
+from kvstore.client.recording.recorder import OperationRecorder, RecordedOperation
 from kvstore.client.watches.watch import Watch
 from kvstore.connection_url import InvalidUrl
 from kvstore.errors import (
@@ -338,6 +339,7 @@ __all__ = [
     "NotInitialized",
     "Operation",
     "OperationFailed",
+    "OperationRecorder",
     "OptimisticTransaction",
     "OutcomeUnknown",
     "PasswordCheck",
@@ -355,6 +357,7 @@ __all__ = [
     "ReachableByOthers",
     "Reason",
     "Record",
+    "RecordedOperation",
     "RegisterSession",
     "Request",
     "RequestClosed",

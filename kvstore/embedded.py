@@ -20,6 +20,7 @@ from kvstore.access.credentials import Credentials, credentials_of
 from kvstore.client.client import DEADLINE_SECONDS_DEFAULT, Client
 from kvstore.client.dial import dialer_of
 from kvstore.client.loop_binding import check_in_trio
+from kvstore.client.recording.recorder import OperationRecorder
 from kvstore.etcd import HTTP2
 from kvstore.limits import FEATURE_LEVEL_MAX, ServiceLimits
 from kvstore.member.config import MemberConfig
@@ -46,6 +47,7 @@ class EmbeddedStore(Client):
         deadline_seconds: float,
         tls: Tls | None = None,
         credentials: Credentials | None = None,
+        record: OperationRecorder | None = None,
     ) -> None:
         super().__init__(
             [IN_PROCESS_ADDRESS],
@@ -53,6 +55,7 @@ class EmbeddedStore(Client):
             dialer=self._dial_here_or_there,
             user=None if credentials is None else credentials.user,
             password=None if credentials is None else credentials.password,
+            record=record,
         )
         self._member = member
         self._serving = nursery
@@ -97,8 +100,14 @@ class EmbeddedNode:
     """One member, and the block of trio during which it runs."""
 
     def __init__(
-        self, config: MemberConfig, deadline_seconds: float, client_tls: Tls | None, credentials: Credentials | None
+        self,
+        config: MemberConfig,
+        deadline_seconds: float,
+        client_tls: Tls | None,
+        credentials: Credentials | None,
+        record: OperationRecorder | None = None,
     ) -> None:
+        self._record = record
         self._config, self._deadline_seconds, self._client_tls = config, deadline_seconds, client_tls
         self._credentials = credentials
         self._failure: BaseException | None = None
@@ -119,7 +128,9 @@ class EmbeddedNode:
             assert self._failure is not None
             raise self._failure
         self._member = member
-        self._store = EmbeddedStore(member, self._nursery, self._deadline_seconds, self._client_tls, self._credentials)
+        self._store = EmbeddedStore(
+            member, self._nursery, self._deadline_seconds, self._client_tls, self._credentials, self._record
+        )
         await self._store.__aenter__()
         self._block.__enter__()
         return self._store
@@ -185,7 +196,7 @@ class NodeOptions:
     (`"engine"`), or with the library h2 (`"library"`). `tls`: the certificates of the member's ports. If this member is
     a follower, the calls of this program use the certificates in `tls.client` to reach the leader. `user`, `password`:
     the user of this program's calls, if authentication is on. A member in the same program requires them like any other
-    member.
+    member. `record`: records the calls of this program, as of `Client`; calls of other programs are not recorded.
 
     Before the block runs, raises StorageError (the folder is damaged, or belongs to another cluster), FolderLocked,
     NotInitialized, CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember, JoinRefused or
@@ -215,6 +226,7 @@ class NodeOptions:
         tls: MemberTls | None = None,
         user: str | None = None,
         password: str | None = None,
+        record: OperationRecorder | None = None,
         deadline_seconds: float = DEADLINE_SECONDS_DEFAULT,
         raft_config: RaftConfig | None = None,
         storage_limits: StorageLimits | None = None,
@@ -253,7 +265,7 @@ class NodeOptions:
             storage=storage_limits or StorageLimits(),
             service=service_limits or ServiceLimits(),
         )
-        self._deadline_seconds, self._client_tls = deadline_seconds, client_tls
+        self._deadline_seconds, self._client_tls, self._record = deadline_seconds, client_tls, record
 
     def node(self) -> EmbeddedNode:
         """The member, which is opened in a trio loop."""
@@ -270,7 +282,9 @@ class open_node(NodeOptions, EnteredAsync):  # noqa: N801 (used like a function)
     )
 
     async def __aenter__(self) -> EmbeddedStore:
-        self._node = self.node()
+        self._node = EmbeddedNode(
+            self._config, self._deadline_seconds, self._client_tls, self._credentials, self._record
+        )
         return await self._node.__aenter__()
 
     async def __aexit__(

@@ -10,6 +10,8 @@ from kvstore.asyncio.pump import AsyncioPump
 from kvstore.client.client import DEADLINE_SECONDS_DEFAULT, ClientCalls, check_endpoints, cluster_id_of
 from kvstore.client.core import SESSION_TTL_NS_DEFAULT
 from kvstore.client.dial import CallerCertificates
+from kvstore.client.recording.recorded_calls import recording_of
+from kvstore.client.recording.recorder import OperationRecorder
 from kvstore.connection_url import parse_url
 from kvstore.tls import Tls
 from raft import InvalidConfiguration
@@ -34,6 +36,7 @@ class AsyncioClient(ClientCalls):
         cluster_id: bytes | str = b"",
         user: str | None = None,
         password: str | None = None,
+        record: OperationRecorder | None = None,
     ) -> None:
         if dialer is not None and tls is not None:
             raise InvalidConfiguration(
@@ -44,7 +47,7 @@ class AsyncioClient(ClientCalls):
         wanted = cluster_id_of(cluster_id)
         pump = self._pump_of(endpoints, certificates, dialer, session=session, cluster_id=wanted)
         pump.credentials = credentials_of(user, password)
-        super().__init__(pump, deadline_seconds)
+        super().__init__(pump, deadline_seconds, recording_of(record))
 
     def _pump_of(
         self,
@@ -66,8 +69,8 @@ class AsyncioClient(ClientCalls):
         return self.pump
 
 
-def connect(url: str, *, password: str | None = None) -> AsyncioClient:
+def connect(url: str, *, password: str | None = None, record: OperationRecorder | None = None) -> AsyncioClient:
     """A client from a text such as `hwm://user@host:port/prefix?deadline=2`, as `kvstore.connect` reads it."""
     found = parse_url(url)
-    client = AsyncioClient(found.endpoints, **found.client_options(password))
+    client = AsyncioClient(found.endpoints, record=record, **found.client_options(password))
     return client.under(found.prefix) if found.prefix else client

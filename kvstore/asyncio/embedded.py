@@ -12,6 +12,8 @@ from kvstore.asyncio.client import AsyncioClient
 from kvstore.asyncio.loop import AsyncioScope
 from kvstore.client.client import ClientCalls
 from kvstore.client.dial import CallerCertificates
+from kvstore.client.recording.recorded_calls import recording_of
+from kvstore.client.recording.recorder import OperationRecorder
 from kvstore.embedded import NodeOptions, open_node
 from kvstore.errors import WrongContext
 from kvstore.node_thread import NodeThread
@@ -24,14 +26,20 @@ class AsyncioStore(AsyncioClient):
     """A client that reaches the member in this process without a port."""
 
     def __init__(
-        self, node: NodeThread, deadline_seconds: float, tls: Tls | None, credentials: Credentials | None
+        self,
+        node: NodeThread,
+        deadline_seconds: float,
+        tls: Tls | None,
+        credentials: Credentials | None,
+        record: OperationRecorder | None = None,
     ) -> None:
         async def dial(address: str) -> socket.socket | None:
             return node.connect(address)
 
         self._node = node
         certificates = None if tls is None else CallerCertificates(tls)
-        ClientCalls.__init__(self, self._pump_of([IN_PROCESS_ADDRESS], certificates, dial), deadline_seconds)
+        pump = self._pump_of([IN_PROCESS_ADDRESS], certificates, dial)
+        ClientCalls.__init__(self, pump, deadline_seconds, recording_of(record))
         self.pump.credentials = credentials
         self._known_addresses = {node.store.node_id: IN_PROCESS_ADDRESS}
 
@@ -86,7 +94,9 @@ class AsyncioNode(NodeOptions, EnteredAsync):
                 await starting
                 await asyncio.to_thread(self._node.stop)
             raise
-        self._store = AsyncioStore(self._node, self._deadline_seconds, self._client_tls, self._credentials)
+        self._store = AsyncioStore(
+            self._node, self._deadline_seconds, self._client_tls, self._credentials, self._record
+        )
         await self._store.__aenter__()
         self._block.__enter__()
         return self._store

@@ -27,6 +27,7 @@ from kvstore.client.client import (
     PAGE_LIMIT_DEFAULT,
     ClientCalls,
 )
+from kvstore.client.recording.recorder import OperationRecorder
 from kvstore.connection_url import parse_url
 from kvstore.protocol.commands import Compare, Range
 from kvstore.protocol.messages import Consistency
@@ -153,6 +154,7 @@ class BlockingClient(EnteredPlainly):
         cluster_id: bytes | str = b"",
         user: str | None = None,
         password: str | None = None,
+        record: OperationRecorder | None = None,
     ) -> None:
         in_loop = AsyncioClient(
             endpoints,
@@ -163,6 +165,7 @@ class BlockingClient(EnteredPlainly):
             cluster_id=cluster_id,
             user=user,
             password=password,
+            record=record,
         )
         self._use(in_loop, deadline_seconds)
 
@@ -170,7 +173,7 @@ class BlockingClient(EnteredPlainly):
         self.in_loop = in_loop
         self.loop_thread = LoopThread("kvstore.blocking")
         self._pump = ThreadPump(self.in_loop.pump, self.loop_thread)
-        self.in_thread = ClientCalls(self._pump, deadline_seconds)
+        self.in_thread = ClientCalls(self._pump, deadline_seconds, in_loop._recording)
 
     def __enter__(self) -> Self:
         finish(self._pump.start())
@@ -425,10 +428,10 @@ class BlockingClient(EnteredPlainly):
         finish(self.in_thread.set_limits(force=force, deadline_seconds=deadline_seconds, **limits))
 
 
-def connect(url: str, *, password: str | None = None) -> BlockingClient:
+def connect(url: str, *, password: str | None = None, record: OperationRecorder | None = None) -> BlockingClient:
     """A client from a text such as `hwm://user@host:port/prefix?deadline=2`, as `kvstore.connect` reads it."""
     found = parse_url(url)
-    client = BlockingClient(found.endpoints, **found.client_options(password))
+    client = BlockingClient(found.endpoints, record=record, **found.client_options(password))
     return client.under(found.prefix) if found.prefix else client
 
 

@@ -7,6 +7,7 @@ from types import TracebackType
 from kvstore.access.credentials import Credentials
 from kvstore.asyncio.embedded import AsyncioStore
 from kvstore.blocking.client import BlockingClient
+from kvstore.client.recording.recorder import OperationRecorder
 from kvstore.embedded import NodeOptions
 from kvstore.node_thread import NodeThread
 from kvstore.protocol.addresses import IN_PROCESS_ADDRESS
@@ -18,9 +19,14 @@ class BlockingStore(BlockingClient):
     """A client that reaches the member in this process without a port."""
 
     def __init__(
-        self, node: NodeThread, deadline_seconds: float, tls: Tls | None, credentials: Credentials | None
+        self,
+        node: NodeThread,
+        deadline_seconds: float,
+        tls: Tls | None,
+        credentials: Credentials | None,
+        record: OperationRecorder | None = None,
     ) -> None:
-        store = AsyncioStore(node, deadline_seconds, tls, credentials)
+        store = AsyncioStore(node, deadline_seconds, tls, credentials, record)
         self._use(store, deadline_seconds)
         self.in_thread._known_addresses = {node.store.node_id: IN_PROCESS_ADDRESS}
         self._node = node
@@ -54,7 +60,9 @@ class BlockingNode(NodeOptions, EnteredPlainly):
     def __enter__(self) -> BlockingStore:
         self._node = NodeThread(self.node())
         self._node.start()
-        self._store = BlockingStore(self._node, self._deadline_seconds, self._client_tls, self._credentials)
+        self._store = BlockingStore(
+            self._node, self._deadline_seconds, self._client_tls, self._credentials, self._record
+        )
         try:
             return self._store.__enter__()
         except BaseException:

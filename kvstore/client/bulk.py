@@ -8,7 +8,7 @@ See docs/reference/specification.md#95-outcomes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from kvstore.client.calls import CallEnded
@@ -41,12 +41,23 @@ class BulkCall(Generic[ResultT]):
         self.open: dict[int, tuple[int, bytes | None]] = {}  # Ticket → (position in `results`, key).
         self.results: list[ResultT | CallError] = []
         self.wants_more = True
-        self._items, self._read = iter(items), read
+        self._items: Iterator[Item] = iter(items)
+        self._read = read
         self._held_back: Item | None = None
         self._keys: set[bytes] = set()  # The keys of open operations.
         self._key: bytes | None = None  # The key of the last request from `next_request`.
         self._ends: list[tuple[int, bool, CallEnded]] = []  # Unread ends: (position, is a write, how it ended).
         self.wake: Callable[[], object] | None = None  # Called at the next end; set only while the caller sleeps.
+
+    def look_at_each(self, look: Callable[[Request], None]) -> None:
+        """Call `look` with each request before it is submitted. An error of `look` ends the call."""
+
+        def looked(item: Item) -> Item:
+            if isinstance(item[1], Request):
+                look(item[1])
+            return item
+
+        self._items = map(looked, self._items)
 
     def next_request(self) -> Request | None:
         """The next request to submit. None if an open request must end first, or if no requests are left. In the second

@@ -29,6 +29,8 @@ from kvstore.client.leases.renewals import Renewals
 from kvstore.client.listing import Items, Pages
 from kvstore.client.membership import MemberCalls
 from kvstore.client.pump import ClientPump, Dialer
+from kvstore.client.recording.recorded_calls import Recording, recorded, recording_of
+from kvstore.client.recording.recorder import OperationRecorder
 from kvstore.client.shell import PumpOfCalls
 from kvstore.client.watches.watch import Watch
 from kvstore.connection_url import parse_url
@@ -183,9 +185,10 @@ class ClientCalls(MemberCalls, LeaseCalls, EnteredAsync):
         "program without an event loop uses `with kvstore.blocking.Client([...]) as client:`"
     )
 
-    def __init__(self, pump: PumpOfCalls, deadline_seconds: float) -> None:
+    def __init__(self, pump: PumpOfCalls, deadline_seconds: float, recording: Recording | None = None) -> None:
         self.deadline_seconds = deadline_seconds
-        self._pump = pump
+        self._recording = recording
+        self._pump = recorded(pump, recording)
         self._prefix = b""  # The prefix of all keys in a view (`under`).
         self._known_addresses: dict[str, str] = {}  # Node id → an address that only the dialer knows.
         self._own_locks = OwnLocks()
@@ -1428,7 +1431,9 @@ class Client(ClientCalls):
     the certificates for connections with TLS. `user`, `password`: the user of the client, if authentication is on.
     Without them, the name in the client's certificate is the user. `cluster_id`: the id of the intended cluster, as
     bytes or in hex (as `hwm status --json` shows it). Members of other clusters are refused. Without `cluster_id`, the
-    client accepts the cluster of the first member that answers. Raises InvalidAddress and UnusableCertificates. Raises
+    client accepts the cluster of the first member that answers. `record`: a recorder, such as
+    `spark_audit.record.Recorder`, that records what this client saw, for an audit; its errors are raised before an
+    operation is sent (docs/guides/record-your-service.md). Raises InvalidAddress and UnusableCertificates. Raises
     InvalidConfiguration if the cluster id is not valid, or if both `tls` and a `dialer` are given: the dialer opens the
     connections, so `tls` would have no effect.
     """
@@ -1446,6 +1451,7 @@ class Client(ClientCalls):
         cluster_id: bytes | str = b"",
         user: str | None = None,
         password: str | None = None,
+        record: OperationRecorder | None = None,
     ) -> None:
         if dialer is not None and tls is not None:
             raise InvalidConfiguration(
@@ -1460,10 +1466,10 @@ class Client(ClientCalls):
             cluster_id=cluster_id_of(cluster_id),
         )
         pump.credentials = credentials_of(user, password)
-        super().__init__(pump, deadline_seconds)
+        super().__init__(pump, deadline_seconds, recording_of(record))
 
 
-def connect(url: str, *, password: str | None = None) -> Client:
+def connect(url: str, *, password: str | None = None, record: OperationRecorder | None = None) -> Client:
     """A client from one text, such as `hwm://user@host:port,host:port/prefix?deadline=2&ca=ca.pem`:
 
         async with connect("hwm://10.0.0.1:7101,10.0.0.2:7101/service/") as store:
@@ -1474,10 +1480,11 @@ def connect(url: str, *, password: str | None = None) -> Client:
     the password of the user).
 
     `password`: of the user in the URL; a URL never has a password. None means `password_file`, or else the file of
-    HWM_PASSWORD_FILE, or else HWM_PASSWORD. Raises InvalidUrl, UnusablePassword, and what `Client` raises.
+    HWM_PASSWORD_FILE, or else HWM_PASSWORD. `record`: as of `Client`. Raises InvalidUrl, UnusablePassword, and what
+    `Client` raises.
     """
     found = parse_url(url)
-    client = Client(found.endpoints, **found.client_options(password))
+    client = Client(found.endpoints, record=record, **found.client_options(password))
     return client.under(found.prefix) if found.prefix else client
 
 

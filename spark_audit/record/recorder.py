@@ -261,10 +261,11 @@ class Recorder:
         """
         named_text("key", key)
         data = text_bytes("key", key)
-        if self._placed and place_of(data) >= self._below:
-            return
+        place = place_of(data) if self._placed else 0
         with self._lock:
-            self._marks("leave_out", key).add(data)
+            parts = self._running("leave_out", key)
+            if place < self._below and place % parts.count not in parts.dropped:
+                self._marks().add(data)
 
     def leave_out_range(self, start: str | bytes, end: str | bytes | None) -> None:
         """Leave out all keys from `start` to before `end`, as `leave_out` does. `end`: None for all further keys.
@@ -273,7 +274,8 @@ class Recorder:
         """
         first, last = text_bytes("start", start), None if end is None else text_bytes("end", end)
         with self._lock:
-            self._marks("leave_out_range", start).add_range(first, last)
+            self._running("leave_out_range", start)
+            self._marks().add_range(first, last)
 
     def wrap(
         self,
@@ -461,8 +463,7 @@ class Recorder:
             raise RecorderClosed(f"{name}({key!r}) was called after close; {hint}")
         return self._parts or self._start()
 
-    def _marks(self, name: str, key: str | bytes) -> LeftOutKeys:
-        self._running(name, key)
+    def _marks(self) -> LeftOutKeys:
         if self._left_out is None:
             self._left_out = LeftOutKeys(self.folder / "recorders" / left_out_name(self._process.name))
         return self._left_out
