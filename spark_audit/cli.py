@@ -20,6 +20,7 @@ from rich.console import Console
 from spark_audit.engines import ENGINES, engine_for, spare_pandas
 from spark_audit.errors import BAD_INPUT, InputError, NothingToCheck, fail, report_errors
 from spark_audit.follow.cli import follow_command
+from spark_audit.history.frozen_copy import freeze
 from spark_audit.history.paths import HistoryFile, history_files, read_run_file
 from spark_audit.history.recorded_files import remarks
 from spark_audit.imports.command import import_command
@@ -165,6 +166,22 @@ def check(
     if html is not None:
         _write(html, pages[0], verdict)
     sys.exit(verdict.exit_code)
+
+
+@cli.command("freeze")
+@click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="RUN")
+@click.argument("target", type=click.Path(path_type=Path), metavar="TARGET")
+@click.option("--verbose", is_flag=True, help="Show a traceback if the job fails.")
+def freeze_command(run: Path, target: Path, verbose: bool) -> None:
+    """Copy a run folder while recorders write to it, as it is now, for `check`.
+
+    TARGET is a new folder. The command runs on the machine of the recorders.
+
+    Exit status: 0 copied, 2 the folder is no run of recorders, or TARGET cannot be written, 1 the job failed.
+    """
+    with report_errors(verbose=verbose):
+        rows = freeze(run, target)
+        click.echo(f"hwm-audit: {rows} rows copied to {target}", err=True)
 
 
 def _is_given(option: str) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 from spark_audit.history.operation import as_bytes
 
 RECORD_SUFFIX = ".record.jsonl"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ROWS = re.compile(rf"([0-9a-f]+)(?:-([0-9]+))?\.[0-9]+{re.escape(RECORD_SUFFIX)}")
 _MARK = re.compile(rf"dropped-[0-9]+{re.escape(RECORD_SUFFIX)}")
 _LEFT_OUT = ".left-out.jsonl"
@@ -75,6 +76,14 @@ class ProcessState:
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
+
+
+def boot_clock_id() -> str | None:
+    """Return the id of the clock of this boot of this machine; None if the system has no boot id."""
+    try:
+        return f"boot-{_BOOT_ID.read_text(encoding='ascii').strip()}"
+    except OSError:
+        return None
 
 
 def file_name(process: str, part: int | None, number: int) -> str:

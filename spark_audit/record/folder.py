@@ -20,10 +20,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from spark_audit.history.recorded_files import Clock, ProcessState, SharedSettings
+from spark_audit.history.recorded_files import Clock, ProcessState, SharedSettings, boot_clock_id
 from spark_audit.record.errors import RecordingFailed, WrongFolder
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # An op_id is an int64 of 63 bits: the token of the process, and the number of the operation in the process.
 #
 # In one folder, no two processes have the same token. If the files of several folders are joined, n processes have two
@@ -115,10 +114,8 @@ def _read_run(path: Path) -> _Run | None:
 
 def _clock_of_boot(folder: Path, clocks: list[Clock], error_bound_ns: int | None) -> Clock:
     """Return the clock of this boot. If the run does not list it yet, it is added."""
-    try:
-        clock_id = f"boot-{_BOOT_ID.read_text(encoding='ascii').strip()}"
-    except OSError:  # Without a boot id, stamps of two processes are not comparable.
-        clock_id = f"process-{uuid.uuid4()}"
+    # Without a boot id, stamps of two processes are not comparable.
+    clock_id = boot_clock_id() or f"process-{uuid.uuid4()}"
     for clock in clocks:
         if clock.clock_id == clock_id and clock.error_bound_ns != error_bound_ns:
             words = f"{folder}: this machine has error_bound_ns={clock.error_bound_ns}, not {error_bound_ns}"
