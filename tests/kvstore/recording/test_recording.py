@@ -15,7 +15,7 @@ import trio
 import kvstore
 from kvstore import Acknowledge, Compare, Comparison, Consistency, OutcomeUnknown, Put, Request, Response, Target
 from kvstore import Unavailable as KvUnavailable
-from kvstore.client.recording.recorded_calls import Recording
+from kvstore.client.recording.recorded_calls import RecordedPump, Recording
 from kvstore.client.recording.recorder import OperationRecorder
 from kvstore.protocol.commands import KIND_OF
 from kvstore.protocol.messages import RequestKind, command_request
@@ -305,6 +305,13 @@ async def test_keys_outside_the_sample_cost_no_request(
             await client.get(name)
     assert len(below.asked) == 2
     assert rows_of(tmp_path) == []
+
+
+@in_each_world
+async def test_a_client_without_a_recorder_has_no_pump_between(world: World, member_address: str) -> None:
+    client = world.client([member_address])
+    calls = getattr(getattr(client, "_inner", client), "in_thread", getattr(client, "_inner", client))
+    assert not isinstance(calls._pump, RecordedPump)
 
 
 class Marks(Recorder):
