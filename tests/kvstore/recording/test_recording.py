@@ -13,12 +13,12 @@ import pytest
 import trio
 
 import kvstore
-from kvstore import Acknowledge, Compare, Comparison, Consistency, OutcomeUnknown, Put, Request, Response, Target
+from kvstore import Acknowledge, Compare, Comparison, Consistency, Get, OutcomeUnknown, Put, Request, Response, Target
 from kvstore import Unavailable as KvUnavailable
 from kvstore.client.recording.recorded_calls import RecordedPump, Recording
 from kvstore.client.recording.recorder import OperationRecorder
 from kvstore.protocol.commands import KIND_OF
-from kvstore.protocol.messages import RequestKind, command_request
+from kvstore.protocol.messages import RequestKind, command_request, read_request
 from spark_audit.record import Recorder, RecorderClosed, RecordingFailed, RecordingFull
 from tests.kvstore.worlds.world import World, in_each_world
 from tests.spark_audit.record.helpers import checked, rows_of, started, verdict_of
@@ -124,6 +124,53 @@ async def test_values_from_before_the_recording_are_no_violation(
     assert [row["key"] for row in rows if row["clock_id"] == "preexisting"] == [f"{name}{key}" for key in "abcde"]
     verdict = verdict_of(tmp_path)
     assert (verdict["status"], verdict["operations"]) == ("linearizable", 7 + 5)
+
+
+@in_each_world
+async def test_a_member_that_is_older_than_the_recording_is_not_judged(
+    world: World, member_address: str, name: str, tmp_path: Path
+) -> None:
+    """Such a member may show a value that was replaced before the recording began."""
+    older: list[Response] = []
+
+    async def old(request: Request, response: Response) -> Response:
+        is_local = request.kind is RequestKind.READ and request.items[0] == Consistency.LOCAL
+        return older[0]._replace(consistency=int(Consistency.LOCAL)) if is_local else response
+
+    async with world.client([member_address]) as client:
+        await client.put(name, "older")
+        older.append(await client.ask(read_request(Get(name), Consistency.LINEARIZABLE)))
+        await client.put(name, "old")
+    with Recorder(tmp_path) as recorder:
+        async with world.client([member_address], record=recorder) as client:
+            change_answers(client, old)
+            assert (await client.get(name)).value == b"old"
+            assert (await client.get(name, consistency="local")).value == b"older"
+    assert statuses(tmp_path) == [("put", "unknown"), ("get", "ok"), ("get", "fail")]
+    assert verdict_of(tmp_path)["status"] == "linearizable"
+
+
+@in_each_world
+async def test_a_first_read_that_fails_leaves_the_key_out(
+    world: World, member_address: str, name: str, tmp_path: Path
+) -> None:
+    async def refuse(request: Request, response: Response) -> Response:
+        if request.kind is RequestKind.READ:
+            raise KvUnavailable("no member answers reads", "try again")
+        return response
+
+    with Recorder(tmp_path) as recorder:
+        async with world.client([member_address], record=recorder) as client:
+            below = change_answers(client, refuse)
+            with pytest.raises(KvUnavailable):
+                await client.get(f"{name}a")
+            await client.put(f"{name}b", "1")
+            with pytest.raises(KvUnavailable):
+                await client.put(f"{name}c", "1", deadline_seconds=1e-9)
+    assert [request.kind for request in below.asked].count(RequestKind.COMMAND) == 1
+    marks = b"".join(path.read_bytes() for path in (tmp_path / "recorders").glob("*.jsonl"))
+    assert marks == f'{{"key":"{name}b"}}\n'.encode()
+    assert rows_of(tmp_path) == []
 
 
 @in_each_world
