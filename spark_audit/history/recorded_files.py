@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from spark_audit.errors import Fault, MalformedHistory
 from spark_audit.history.operation import as_bytes
 
 RECORD_SUFFIX = ".record.jsonl"
@@ -109,7 +111,8 @@ def left_out_name(process: str) -> str:
 class LeftOut:
     """Keys that some program wrote without a record. An audit ignores all rows about them, those of all processes.
 
-    `keys`: the text of single keys. `ranges`: (start, end) in bytes; an end of None is the end of all keys.
+    `keys`: the text of single keys. `ranges`: (start, end) in bytes, in order and apart from each other; an end of None
+    is the end of all keys.
     """
 
     keys: frozenset[str] = frozenset()
@@ -124,7 +127,9 @@ class LeftOut:
         if not self.ranges:
             return False
         data = as_bytes(key)
-        return any(start <= data and (end is None or data < end) for start, end in self.ranges)
+        at = bisect_right(self.ranges, data, key=lambda one: one[0])
+        end = self.ranges[at - 1][1] if at else b""
+        return end is None or data < end
 
     def __bool__(self) -> bool:
         return bool(self.keys or self.ranges)
@@ -133,19 +138,42 @@ class LeftOut:
 def left_out_of(folder: Path) -> LeftOut:
     """Return the keys of a run folder whose rows are ignored.
 
-    A torn last line is passed over: its write was not sent.
+    A torn last line is passed over: its write was not sent. Raises MalformedHistory.
     """
     keys: set[str] = set()
     ranges: set[tuple[bytes, bytes | None]] = set()
     for path in sorted((folder / "recorders").glob(f"*{_LEFT_OUT}")):
-        for line in path.read_bytes().split(b"\n")[:-1]:
-            mark = json.loads(line)
-            if "key" in mark:
-                keys.add(mark["key"])
-            else:
-                end = mark["end"]
-                ranges.add((as_bytes(mark["start"]), None if end is None else as_bytes(end)))
-    return LeftOut(frozenset(keys), tuple(sorted(ranges, key=lambda one: (one[0], one[1] or b""))))
+        for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+            match _mark_of(line):
+                case {"key": str(key)}:
+                    keys.add(key)
+                case {"start": str(start), "end": str(end)}:
+                    ranges.add((as_bytes(start), as_bytes(end)))
+                case {"start": str(start), "end": None}:
+                    ranges.add((as_bytes(start), None))
+                case _:
+                    reason = 'is no key that is left out, such as {"key":"a"} or {"start":"a","end":"b"}'
+                    raise MalformedHistory((Fault(str(path), number, reason),), 1)
+    return LeftOut(frozenset(keys), _joined(ranges))
+
+
+def _mark_of(line: bytes) -> object:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def _joined(ranges: Iterable[tuple[bytes, bytes | None]]) -> tuple[tuple[bytes, bytes | None], ...]:
+    """Return ranges of the same keys, in order, none of which overlaps or touches another."""
+    joined: list[tuple[bytes, bytes | None]] = []
+    for start, end in sorted(ranges, key=lambda one: one[0]):
+        if joined and ((last := joined[-1][1]) is None or start <= last):
+            further = None if last is None or end is None else max(last, end)
+            joined[-1] = (joined[-1][0], further)
+        else:
+            joined.append((start, end))
+    return tuple(joined)
 
 
 def left_out_near(path: str | os.PathLike[str]) -> LeftOut:

@@ -10,7 +10,9 @@ from pathlib import Path
 from spark_audit.history.operation import as_text
 from spark_audit.record.errors import RecordingFailed
 
-KEYS_MAX = 100_000  # So many keys are remembered. After more of them, marks may be written a second time.
+# So many keys and ranges are remembered. After more of them, marks may be written a second time.
+KEYS_MAX = 100_000
+RANGES_MAX = 64  # Each operation looks at all of them.
 
 
 class LeftOutKeys:
@@ -44,7 +46,7 @@ class LeftOutKeys:
             return
         last = "null" if end is None else encode_basestring(as_text(end))
         self._append(f'{{"start":{encode_basestring(as_text(start))},"end":{last}}}\n')
-        if len(self._ranges) >= KEYS_MAX:
+        if len(self._ranges) >= RANGES_MAX:
             self._ranges.clear()
         self._ranges.add((start, end))
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from spark_audit.cli import cli
+from spark_audit.history.recorded_files import left_out_of
 from spark_audit.record import Recorder, RecorderClosed
+from spark_audit.record.left_out import RANGES_MAX
 from tests.spark_audit.record.helpers import checked, rows_of, started, verdict_of
 
 ENGINES = ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.timeout(300)])]
@@ -69,6 +72,51 @@ def test_following_ignores_keys_that_are_left_out(tmp_path: Path) -> None:
         read(recorder, "b", b"1", at=3, revision=5)
     result = CliRunner().invoke(cli, [*follow, "--final"])
     assert result.exit_code == 0, result.output
+
+
+def test_ranges_are_joined_and_searched(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    letters = "abcdefgh"
+    ranges = []
+    with Recorder(tmp_path) as recorder:
+        for _ in range(6):
+            start, end = sorted(chance.choices(letters, k=2))
+            ranges.append((start, end))
+            recorder.leave_out_range(start, end)
+        left_out = left_out_of(tmp_path)
+        for key in [*letters, *(letter + "x" for letter in letters)]:
+            assert left_out.has(key) == any(start <= key < end for start, end in ranges), (key, ranges)
+        recorder.leave_out_range("c", None)
+        recorder.leave_out_range("d", "e")
+    left_out = left_out_of(tmp_path)
+    assert left_out.has("z")
+    assert left_out.has("c")
+    assert left_out.ranges[-1][1] is None
+    assert not left_out.has(None)
+
+
+def test_few_ranges_are_remembered_and_all_are_written(tmp_path: Path) -> None:
+    with Recorder(tmp_path) as recorder:
+        for number in range(RANGES_MAX + 1):
+            recorder.leave_out_range(f"{number:03}", f"{number:03}x")
+        assert recorder.records("0000")  # Forgotten, so its rows are written for nothing.
+        assert not recorder.records(f"{RANGES_MAX:03}a")
+    left_out = left_out_of(tmp_path)
+    assert len(left_out.ranges) == RANGES_MAX + 1
+    assert left_out.has("0000")
+
+
+@pytest.mark.parametrize("line", ["?", '{"end":null}', '{"key":1}', "[]"])
+def test_a_malformed_mark_is_named(tmp_path: Path, line: str) -> None:
+    with Recorder(tmp_path) as recorder:
+        recorder.leave_out("a")
+        put(recorder, "b", b"1", 2)
+    (mark,) = (tmp_path / "recorders").glob("*.left-out.jsonl")
+    mark.write_text(f"{mark.read_text()}{line}\n")
+    result = checked(tmp_path)
+    assert result.exit_code == 2
+    assert f"{mark}:2" in result.stderr
+    assert "is no key that is left out" in result.stderr
 
 
 KILLED = """
