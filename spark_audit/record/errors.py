@@ -51,3 +51,11 @@ class RecordingFull(RecordError):
 
 class RecordingFailed(RecordError):
     """The system refused to write the history, for example because the disk is full."""
+
+
+class NotRecorded(RecordError, AttributeError):
+    """A call of a store that no row can state. Nothing was sent."""
+
+
+class MissingLibrary(RecordError):
+    """The client library of an adapter is not installed."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,24 +14,14 @@ import redis
 
 from spark_audit.record import Recorder
 from tests.spark_audit.record.helpers import ROOT, checked, verdict_of
+from tests.spark_audit.record.redis_server import running_redis
 
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    """The URL of a Redis that only this test uses. It writes nothing to the disk."""
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("redis-server is not installed (apt-get install redis-server)")
-    socket = tmp_path / "socket"
-    command = [program, "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        try:
-            said = next((line for line in server.stdout if "ready to accept connections" in line), None)
-            assert said is not None
-            yield f"unix://{socket}"
-        finally:
-            server.kill()
+    """The URL of a Redis that only this test uses."""
+    with running_redis(tmp_path) as url:
+        yield url
 
 
 @pytest.mark.process
