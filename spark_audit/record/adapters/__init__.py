@@ -8,10 +8,14 @@ docs/guides/record-with-adapters.md is the guide.
 
 from __future__ import annotations
 
+from spark_audit.record.adapters.postgresql import RecordedAsyncTable, RecordedTable, recorded_table
 from spark_audit.record.adapters.redis import RecordedAsyncRedis, RecordedRedis, recorded_redis
 
 __all__ = [
     "RecordedAsyncRedis",
+    "RecordedAsyncTable",
     "RecordedRedis",
+    "RecordedTable",
     "recorded_redis",
+    "recorded_table",
 ]
