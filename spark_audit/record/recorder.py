@@ -31,9 +31,17 @@ from spark_audit.record.errors import (
 from spark_audit.record.folder import OPERATION_BITS, Process, begin_process, clock_step_ns, join_folder, write_state
 from spark_audit.record.functions import ARGUMENTS, Answer, recorded
 from spark_audit.record.left_out import LeftOutKeys
-from spark_audit.record.operation import CompareAndSet, Delete, Get, OpenOperation, Put, checked
+from spark_audit.record.operation import CompareAndSet, Delete, Get, OpenOperation, Put
 from spark_audit.record.parts import KeyParts
-from spark_audit.record.settings import FLUSH_SECONDS, PARTS, ROTATE_BYTES, RecorderSettings, check, check_errors
+from spark_audit.record.settings import (
+    FLUSH_SECONDS,
+    PARTS,
+    ROTATE_BYTES,
+    RecorderSettings,
+    check,
+    check_errors,
+    check_revision,
+)
 from spark_audit.record.text import hasher, named_text, place_of, text_bytes, text_of
 
 _SECOND_NS = 1_000_000_000
@@ -189,19 +197,20 @@ class Recorder:
         expected_mod_revision: int | None = None,
         did_not_happen: tuple[type[BaseException], ...] = (),
     ) -> CompareAndSet:
-        """Begin a compare-and-set. `expected`: None if the key must be absent. The rest is as in `get`.
+        """Begin a compare-and-set. `expected`: None if the key must be absent.
 
-        `expected_mod_revision`: the revision that the record must have, instead of a value; `expected` is then None.
-        Raises BadAnswer if it is not a whole number from 1 on.
+        `expected_mod_revision`: the revision that the last write of the key must have, instead of a value; then
+        `expected` is None. The rest is as in `get`. Raises also BadSetting.
         """
         errors = did_not_happen + self._did_not_happen
         operation = CompareAndSet(self, named_text("client", client), named_text("key", key), errors)
         operation.expects_absence = expected is None and expected_mod_revision is None
         fields = f',"value":{encode_basestring(self._value_text("value", value))}'
-        if expected_mod_revision is not None:
-            fields += f',"expected_mod_revision":{checked("expected_mod_revision", expected_mod_revision, 1)}'
-        elif expected is not None:
+        if expected is not None:
             fields += f',"expected":{encode_basestring(self._value_text("expected", expected))}'
+        if expected_mod_revision is not None:
+            check_revision(expected_mod_revision, expected)
+            fields += f',"expected_mod_revision":{expected_mod_revision}'
         self._begin(operation, key, fields)
         return operation
 

@@ -69,6 +69,13 @@ def check_errors(given: object) -> None:
     check("did_not_happen", given, good, "a tuple of exceptions, such as (ConnectionRefusedError,)")
 
 
+def check_revision(given: object, expected: object) -> None:
+    """Raise BadSetting unless `given` is a revision that a compare-and-set can expect, without an expected value."""
+    good = isinstance(given, int) and _is_whole(given, 1) and given < 2**63
+    check("expected_mod_revision", given, good, "a whole number from 1 to 2⁶³ − 1, or None")
+    check("expected", expected, expected is None, "None if expected_mod_revision is given")
+
+
 def _is_number(given: object) -> bool:
     return isinstance(given, int | float) and not isinstance(given, bool)
 

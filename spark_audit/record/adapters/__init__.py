@@ -8,14 +8,18 @@ docs/guides/record-with-adapters.md is the guide.
 
 from __future__ import annotations
 
+from spark_audit.record.adapters.etcd import EtcdValue, RecordedEtcd, recorded_etcd
 from spark_audit.record.adapters.postgresql import RecordedAsyncTable, RecordedTable, recorded_table
 from spark_audit.record.adapters.redis import RecordedAsyncRedis, RecordedRedis, recorded_redis
 
 __all__ = [
+    "EtcdValue",
     "RecordedAsyncRedis",
     "RecordedAsyncTable",
+    "RecordedEtcd",
     "RecordedRedis",
     "RecordedTable",
+    "recorded_etcd",
     "recorded_redis",
     "recorded_table",
 ]

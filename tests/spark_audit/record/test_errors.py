@@ -60,6 +60,8 @@ def test_a_client_with_two_open_operations(recorder: Recorder) -> None:
         (lambda r: r.delete("c", "k").ok(), BadAnswer, "found=None; call ok.found=True."),
         (lambda r: r.cas("c", "k", "a", "b").ok(), BadAnswer, "succeeded=None; call ok.succeeded=True."),
         (lambda r: r.cas("c", "k", "a", "b").ok(succeeded=False), BadAnswer, "found=None; state whether the key exis"),
+        (lambda r: r.cas("c", "k", None, "b", expected_mod_revision=0), BadSetting, "expected_mod_revision is 0"),
+        (lambda r: r.cas("c", "k", "a", "b", expected_mod_revision=1), BadSetting, "expected is 'a'; it must be None"),
         (lambda r: r.get("c", 7), BadText, "key is 7, of type int; pass str or bytes"),
         (lambda r: r.get("c", b""), BadText, "key is empty"),
         (lambda r: r.get("", "k"), BadText, "client is empty"),
