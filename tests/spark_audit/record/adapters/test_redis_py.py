@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -278,6 +280,26 @@ def test_time_outs_and_lost_connections_leave_writes_unknown(url: str, plain: re
     ]
 
 
+def test_a_write_that_takes_effect_after_its_time_out_is_no_violation(
+    url: str, plain: redis.Redis, recorder: Recorder
+) -> None:
+    information: Any = plain.info("server")
+    store = recorded_redis(recorder, plain, client="patient")
+    with client_of(url, socket_timeout=0.01) as hasty:
+        hasty.ping()  # Now it is connected.
+        os.kill(information["process_id"], signal.SIGSTOP)
+        try:
+            with pytest.raises(redis.TimeoutError):
+                recorded_redis(recorder, hasty, client="hasty").set("k", "v")
+        finally:
+            os.kill(information["process_id"], signal.SIGCONT)
+    while store.get("k") != b"v":
+        pass
+    recorder.close()
+
+    assert verdict_of(recorder.folder)["status"] == "linearizable"
+
+
 def test_a_cancelled_task_leaves_its_write_unknown(url: str, plain: redis.Redis, recorder: Recorder) -> None:
     async def main() -> None:
         client = redis.asyncio.Redis.from_url(url, retry=redis.asyncio.retry.Retry(NoBackoff(), 0))
@@ -319,6 +341,61 @@ def test_reads_of_a_replica_that_is_behind_are_a_violation(tmp_path: Path, recor
     assert checked(recorder.folder).exit_code == 3
     (violation, *_) = verdict_of(recorder.folder)["violations"]
     assert len(violation["operations"]) <= 4
+
+
+def test_a_restart_without_a_log_loses_acknowledged_writes(tmp_path: Path, recorder: Recorder) -> None:
+    with running_redis(tmp_path) as url, client_of(url) as client:
+        store = recorded_redis(recorder, client)
+        for number in range(10):
+            store.set("color", f"v-{number}")
+    with running_redis(tmp_path) as url, client_of(url) as client:
+        assert recorded_redis(recorder, client).get("color") is None
+    recorder.close()
+
+    assert checked(recorder.folder).exit_code == 3
+    (violation, *_) = verdict_of(recorder.folder)["violations"]
+    assert len(violation["operations"]) <= 4
+
+
+def test_a_kill_with_a_synced_log_is_linearizable(tmp_path: Path, recorder: Recorder) -> None:
+    """The clients go on through the kill. Some of their writes are unknown, and some of these took effect."""
+    synced = ("--appendonly", "yes", "--appendfsync", "always")
+    is_up, done, succeeded = threading.Event(), threading.Event(), threading.Semaphore(0)
+
+    def work(name: str) -> None:
+        random = Random(name)
+        with client_of(f"unix://{tmp_path / 'socket'}") as client:
+            store = recorded_redis(recorder, client)
+            for number in count():
+                is_up.wait()
+                if done.is_set():
+                    return
+                call, given, options = arguments(random, name, number)
+                try:
+                    getattr(store, call)(*given, **options)
+                except redis.ConnectionError:
+                    continue
+                succeeded.release()
+
+    threads = [threading.Thread(target=work, args=(f"client-{each}",)) for each in range(CLIENTS)]
+    try:
+        for _ in range(3):
+            with running_redis(tmp_path, *synced):
+                is_up.set()
+                for thread in threads:
+                    if thread.ident is None:
+                        thread.start()
+                for _ in range(CLIENTS * CALLS):
+                    succeeded.acquire()
+                is_up.clear()
+    finally:
+        done.set()
+        is_up.set()
+    for thread in threads:
+        thread.join()
+    recorder.close()
+
+    assert verdict_of(recorder.folder)["status"] == "linearizable"
 
 
 def test_a_lost_update_is_linearizable(plain: redis.Redis, recorder: Recorder) -> None:
