@@ -49,19 +49,14 @@ def _started(folder: Path) -> Iterator[str]:
 
 
 def _make(folder: Path) -> None:
-    user = _user()
+    user = server_user()
     folder.mkdir()
     if user is not None:
         os.chown(folder, user.pw_uid, user.pw_gid)
 
 
 def _run(folder: Path, program: str, *arguments: str) -> None:
-    command: Sequence[str] = (str(_programs() / program), *arguments)
-    if (user := _user()) is not None:
-        # The capability lets the user reach a folder, and programs, that only root can reach.
-        reads = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
-        command = ("setpriv", "--reuid", str(user.pw_uid), "--regid", str(user.pw_gid), "--clear-groups", *reads,
-                   *command)  # fmt: skip
+    command = [*as_server_user(server_user()), str(programs() / program), *arguments]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     output = folder.with_name(f"{folder.name}.output")  # A server keeps its output open, so a pipe would never end.
     with output.open("ab") as out:
@@ -78,19 +73,19 @@ def _run(folder: Path, program: str, *arguments: str) -> None:
     assert done.returncode == 0, output.read_text()
 
 
-def _programs() -> Path:
+def programs() -> Path:
     """The folder with the programs of PostgreSQL. Skips the test if there is none."""
     folders = [Path(each) for each in os.environ.get("PATH", "").split(os.pathsep)]
     folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     if "HWM_TEST_POSTGRESQL" in os.environ:
         folders = [Path(os.environ["HWM_TEST_POSTGRESQL"])]
     for folder in folders:
-        if all((folder / name).exists() for name in ("postgres", "initdb", "pg_ctl", "pg_basebackup")):
+        if all((folder / name).exists() for name in ("postgres", "initdb", "pg_ctl", "pg_isready", "pg_basebackup")):
             return folder
     pytest.skip("PostgreSQL is not installed, or HWM_TEST_POSTGRESQL does not name the folder of its programs")
 
 
-def _user() -> pwd.struct_passwd | None:
+def server_user() -> pwd.struct_passwd | None:
     """The user of PostgreSQL; None if it is the present user."""
     if os.geteuid() != 0:
         return None
@@ -102,3 +97,12 @@ def _user() -> pwd.struct_passwd | None:
         if shutil.which("setpriv"):
             return found
     pytest.skip("PostgreSQL does not run as root, and there is no setpriv, or no user postgres or nobody")
+
+
+def as_server_user(user: pwd.struct_passwd | None) -> Sequence[str]:
+    """The beginning of a command that runs as a user; empty for the present user (None)."""
+    if user is None:
+        return ()
+    # The capability lets the user read an interpreter, and a folder, that only root can reach.
+    reads = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
+    return ("setpriv", "--reuid", str(user.pw_uid), "--regid", str(user.pw_gid), "--clear-groups", *reads)

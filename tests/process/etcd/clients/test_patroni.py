@@ -27,6 +27,7 @@ import pytest
 from harness.cluster.ports import free_ports
 from tests.process.etcd.members import USES_REAL_ETCD, leader_of, why_not
 from tests.process.servers import running_cluster
+from tests.spark_audit.record.postgresql_server import as_server_user, programs, server_user
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -49,29 +50,13 @@ def patroni() -> Path:
 @pytest.fixture(scope="module")
 def postgresql() -> Path:
     """The folder with the programs of PostgreSQL."""
-    folders = [Path(each) for each in os.environ.get("PATH", "").split(os.pathsep)]
-    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    if "HWM_TEST_POSTGRESQL" in os.environ:
-        folders = [Path(os.environ["HWM_TEST_POSTGRESQL"])]
-    for folder in folders:
-        if all((folder / name).exists() for name in ("postgres", "initdb", "pg_ctl", "pg_isready", "pg_basebackup")):
-            return folder
-    pytest.skip("PostgreSQL is not installed, or HWM_TEST_POSTGRESQL does not name the folder of its programs")
+    return programs()
 
 
 @pytest.fixture(scope="module")
 def user() -> pwd.struct_passwd | None:
     """The user of PostgreSQL; None if it is the present user."""
-    if os.geteuid() != 0:
-        return None
-    for name in ("postgres", "nobody"):
-        try:
-            found = pwd.getpwnam(name)
-        except KeyError:
-            continue
-        if shutil.which("setpriv"):
-            return found
-    pytest.skip("PostgreSQL does not run as root, and there is no setpriv, or no user postgres or nobody")
+    return server_user()
 
 
 class Node:
@@ -92,12 +77,7 @@ class Node:
         return self.folder / f"{self.name}.log"
 
     def start(self, user: pwd.struct_passwd | None) -> None:
-        command = self._command
-        if user is not None:
-            # The capability lets the user read an interpreter, and a folder, that only root can reach.
-            reads = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
-            ids = ("--reuid", str(user.pw_uid), "--regid", str(user.pw_gid), "--clear-groups")
-            command = ["setpriv", *ids, *reads, *command]
+        command = [*as_server_user(user), *self._command]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment()
