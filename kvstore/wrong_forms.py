@@ -1,5 +1,5 @@
-"""Errors for a block that a program enters in the wrong form: by `with` instead of `async with`, by `await`, or by
-`acquire`.
+"""Errors for a block that a program uses in the wrong form: by `with` instead of `async with`, by `await`, by `for`, or
+by `acquire`.
 
 Without the methods of these classes, the error would name only a missing method, such as `__enter__`. The methods are
 hidden from type checkers, so a type checker still reports the mistake.
@@ -84,7 +84,21 @@ class Taken:
             raise WrongContext(self._right_form)
 
 
-class _Block(EnteredAsync, Taken, AbstractAsyncContextManager[ValueT]):
+class Iterated:
+    """Base of a block that a programmer may iterate over without entering it."""
+
+    _right_form: str
+
+    if not TYPE_CHECKING:
+
+        def __iter__(self):
+            raise WrongContext(f"{self._right_form}; iterate inside the block, over the object after `as`")
+
+        def __aiter__(self):
+            raise WrongContext(f"{self._right_form}; iterate inside the block, over the object after `as`")
+
+
+class _Block(EnteredAsync, Taken, Iterated, AbstractAsyncContextManager[ValueT]):
     def __init__(self, inner: AbstractAsyncContextManager[ValueT], right_form: str) -> None:
         self._inner, self._right_form = inner, right_form
 

@@ -15,7 +15,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from kvstore.blocking.loop_thread import LoopThread
 from kvstore.errors import ClientClosed
-from kvstore.wrong_forms import EnteredPlainly, Taken
+from kvstore.wrong_forms import EnteredPlainly, Iterated, Taken
 
 ValueT = TypeVar("ValueT")
 FaceT = TypeVar("FaceT")
@@ -145,7 +145,7 @@ IN_PLAIN_WITH = (
 )
 
 
-class BlockingContext(EnteredPlainly, Taken, Generic[ValueT, FaceT]):
+class BlockingContext(EnteredPlainly, Taken, Iterated, Generic[ValueT, FaceT]):
     """A blocking context manager around an async block. `face` converts the value of the async block for the thread."""
 
     _right_form = IN_PLAIN_WITH

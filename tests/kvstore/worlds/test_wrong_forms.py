@@ -139,6 +139,29 @@ def test_a_block_of_threads_shows_with() -> None:
         client.lock("a").acquire()  # type: ignore[attr-defined]
 
 
+async def iterate(block: Any) -> None:
+    async for _ in block:
+        raise AssertionError("the block was entered")
+
+
+@pytest.mark.parametrize("make", LOOP_CLIENTS)
+def test_a_block_of_a_loop_is_not_iterated(make: Callable[..., Any]) -> None:
+    words = r"`async with election\.observe\(\) as leaders:`; iterate inside the block, over the object after `as`"
+    with pytest.raises(WrongContext, match=words):
+        drive(iterate(make(NOWHERE).election("a").observe()))
+    with pytest.raises(WrongContext, match=words):
+        list(make(NOWHERE).election("a").observe(vacancies=True))
+
+
+def test_a_block_of_threads_is_not_iterated() -> None:
+    election = kvstore.blocking.Client(NOWHERE).election("a")
+    words = r"begins and ends with `with`.*; iterate inside the block, over the object after `as`"
+    with pytest.raises(WrongContext, match=words):
+        list(election.observe())  # type: ignore[call-overload]
+    with pytest.raises(WrongContext, match=words):
+        drive(iterate(election.observe()))
+
+
 async def test_a_block_is_a_decorator_too() -> None:
     """`contextlib` makes blocks of generators usable as decorators."""
     seen: list[str] = []
