@@ -3,7 +3,6 @@ certificates."""
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -14,6 +13,7 @@ import trio
 
 from kvstore import Client, MemberTls, Tls, Unavailable, UnusableCertificates
 from kvstore.member.certificates import MemberCertificates
+from tests.process.guides.test_tutorial import make_commands, run_script, with_free_ports
 from tests.process.guides.test_upgrade import replaced
 from tests.process.servers import Server, ServerCluster, hwm, running_cluster
 from tests.process.test_server_kills import Ledger
@@ -35,12 +35,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options_in(recipe: str, node_id: str, folder: Path) -> list[str]:
-    """The options of TLS in a line that starts a member."""
-    (line,) = recipe.strip().splitlines()
-    words = line.strip().replace("$ID", node_id).split()
+    """The options of TLS in the line that starts a member."""
+    (line,) = [line.strip() for line in recipe.splitlines() if line.strip().startswith("hwm serve")]
+    words = line.partition(" & ")[0].replace("$ID", node_id).split()
     assert words[:5] == ["hwm", "serve", f"data/{node_id}", "--node-id", node_id]
-    assert words[5] == "$MEMBERS"
-    return [str(folder / word) if word.startswith("certs/") else word for word in words[6:]]
+    of_tls = [word for word in words[5:] if word != '"${MEMBERS[@]}"' and word != "--bootstrap"]
+    return [str(folder / word) if word.startswith("certs/") else word for word in of_tls]
 
 
 def tls_of(folder: Path) -> Tls:
@@ -60,34 +60,30 @@ def test_the_certificate_of_a_client_names_no_host(folder: Path) -> None:
         MemberCertificates("s1", tls)
 
 
-def test_a_new_cluster_with_tls_is_used_from_a_shell(tmp_path: Path, folder: Path) -> None:
-    options = {node_id: options_in(START, node_id, folder) for node_id in ("s1", "s2", "s3")}
-    with running_cluster(tmp_path, 3, options=options) as cluster:
-        command = " ".join(hwm())
-        environment = os.environ | {"HWM_ENDPOINTS": ",".join(cluster.endpoints)}
-
-        def run(lines: str) -> subprocess.CompletedProcess[str]:
-            script = f'hwm() {{ {command} "$@"; }}\n{lines}'
-            return subprocess.run(
-                ["bash", "-e", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
-            )
-
-        told = run(USE)
-        assert told.returncode == 0, told.stderr
-        assert all(node_id in told.stdout for node_id in ("s1", "s2", "s3"))
-        with_options = "hwm get greeting --ca certs/ca.pem --cert certs/client.pem --key certs/client.key"
-        assert run(with_options).stdout == "hello\n"
-
-        plain = run("hwm get greeting --deadline 1")
-        assert (plain.returncode, "this port takes only connections with TLS" in plain.stderr) == (5, True), (
-            plain.stderr
-        )
-        nobody = run("hwm get greeting --deadline 1 --ca certs/ca.pem")
-        assert "the other side requires a certificate of this side" in nobody.stderr
-        half = run("hwm get greeting --cert certs/client.pem")
-        assert (half.returncode, "--cert and --key need --ca" in half.stderr) == (2, True)
-        bench = run(USE.splitlines()[0] + "\nhwm bench --seconds 0.2 --clients 1 --in-flight 4 --keys 10")
-        assert bench.returncode == 0, bench.stderr
+def test_a_new_cluster_with_tls_is_started_and_used_from_a_shell(tmp_path: Path) -> None:
+    """The commands are run in the order of the page, in one shell."""
+    make_commands(tmp_path / "bin")
+    (tmp_path / "work").mkdir()
+    refused = """
+refused() { "$@" && exit 1; echo "exit code $?"; }
+hwm get greeting --ca certs/ca.pem --cert certs/client.pem --key certs/client.key
+hwm bench --seconds 0.2 --clients 1 --in-flight 4 --keys 10
+unset HWM_CA HWM_CERT HWM_KEY
+refused hwm get greeting --deadline 1
+refused hwm get greeting --deadline 1 --ca certs/ca.pem
+refused hwm get greeting --cert certs/client.pem
+kill $(cat s1.pid s2.pid s3.pid)
+wait
+"""
+    said = run_script(with_free_ports(MAKE + START + USE) + refused, tmp_path / "work", tmp_path / "bin")
+    assert all(
+        re.search(rf"^\W*{node_id}\W+(leader|follower)\b", said, re.MULTILINE) for node_id in ("s1", "s2", "s3")
+    ), said
+    assert "\nhello\n" in said
+    lines = "this port takes only connections with TLS.*\n(.*\n)*?exit code 5\n"
+    lines += "(.*\n)*?.*the other side requires a certificate of this side.*\n(.*\n)*?exit code 5\n"
+    lines += "(.*\n)*?.*--cert and --key need --ca.*\n(.*\n)*?exit code 2\n"
+    assert re.search(lines, said), said
 
 
 async def refuses(endpoint: str) -> bool:
