@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import enum
 import re
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -483,9 +484,9 @@ class AccessDenied(OperationFailed):
 class Unauthenticated(AccessDenied):
     """Authentication is on, and the member does not know the user of the caller.
 
-    `reason`: a stable word: missing (no user was named), refused (there is no such user, or the password is wrong),
-    outdated (the user was removed or has got another password, or authentication was turned on), or expired (a token is
-    too old).
+    `reason`: a stable word: missing (no user was named; `user` is then the name in the caller's certificate, which is
+    no user, or empty), refused (there is no such user, or the password is wrong), outdated (the user was removed or has
+    got another password, or authentication was turned on), or expired (a token is too old).
     """
 
     def __init__(self, reason: str, user: str = "") -> None:
@@ -493,8 +494,9 @@ class Unauthenticated(AccessDenied):
         self.reason, self.user = reason, user
 
     def __str__(self) -> str:
+        nobody = f"the certificate names {self.user!r}, which is no user" if self.user else "the request names no user"
         texts = {
-            "missing": "authentication is on, and the request names no user",
+            "missing": f"authentication is on, and {nobody}",
             "refused": f"there is no user {self.user!r}, or the password is wrong",
             "outdated": f"user {self.user!r} must authenticate again: the user or the password has changed",
             "expired": f"the token of user {self.user!r} is too old",
@@ -503,7 +505,10 @@ class Unauthenticated(AccessDenied):
 
     @property
     def hint(self) -> str:
-        return "name a user and the password (`--user`, `--password-file`; `Client(user=…, password=…)`)"
+        named = "name a user and the password (`--user`, `--password-file`; `Client(user=…, password=…)`)"
+        if self.reason == "missing" and self.user:
+            return f"add this user (`hwm user add {shlex.quote(self.user)} --no-password`), or {named}"
+        return named
 
 
 class PermissionDenied(AccessDenied):

@@ -142,7 +142,7 @@ class AccessGuard:
             return connection.rights
         user = self.user_of(connection)
         if user is None:
-            raise Unauthenticated("missing")
+            raise Unauthenticated("missing", connection.certificate_name)
         rights = self._rights.get(user.name)
         if rights is None:
             rights = self._rights[user.name] = Rights.of(user, state)

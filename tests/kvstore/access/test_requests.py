@@ -11,7 +11,7 @@ import pytest
 
 from kvstore.access.needs import NEEDS_OF_COMMANDS, NEEDS_OF_REQUESTS
 from kvstore.access.requests import AccessTopic, access_request, authenticate_request
-from kvstore.errors import ResultCode
+from kvstore.errors import ResultCode, Unauthenticated
 from kvstore.protocol.access_commands import (
     AuthDisable,
     ChangeUserLimits,
@@ -197,7 +197,12 @@ def test_a_certificate_names_the_user_until_the_connection_authenticates(cluster
     assert done(client.ask(of_command(Put(b"b", b"1"))))
     stranger = RawClient(cluster, 3)
     stranger.service.identify(3, "mallory")
-    assert stranger.ask(of_command(Put(b"app/a", b"1"))).fields[0] == "missing"
+    refused = Unauthenticated(*stranger.ask(of_command(Put(b"app/a", b"1"))).fields)
+    assert str(refused).endswith("authentication is on, and the certificate names 'mallory', which is no user")
+    assert "`hwm user add mallory --no-password`" in refused.hint
+    nobody = Unauthenticated(*RawClient(cluster, 4).ask(of_command(Put(b"app/a", b"1"))).fields)
+    assert str(nobody).endswith("authentication is on, and the request names no user")
+    assert "hwm user add" not in nobody.hint
 
 
 CHANGES = [UserRevoke("ada", "apps"), RoleRevoke("apps", b"app/", b"app0"), UserRemove("ada"), UserPassword("ada", b"")]
