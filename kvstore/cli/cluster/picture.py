@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kvstore.cli.cluster.status import of_its_disk, of_its_marks, of_its_peers, role_and_part
+from kvstore.cli.cluster.status import is_refusal, of_its_disk, of_its_marks, of_its_peers, role_and_part
 from kvstore.errors import StoreError
 from kvstore.protocol.status import MemberStatus, PeerView
 from kvstore.protocol.text import escape_controls
@@ -97,8 +97,8 @@ def picture(before: Look | None, now: Look, width: int) -> RenderableType:
 def messages_of(look: Look) -> list[str]:
     """Return the problems that prevent the cluster from serving requests, or a member from keeping up. Empty if there
     is no problem."""
-    words = [f"{node_id} does not answer: {found}" for node_id, found in look.members.items()
-             if isinstance(found, StoreError)]  # fmt: skip
+    words = [f"{node_id} {'refuses' if is_refusal(found) else 'does not answer'}: {found}"
+             for node_id, found in look.members.items() if isinstance(found, StoreError)]  # fmt: skip
     if look.found and look.leader is None:
         words.append("no member that answered leads: writes and linearizable reads wait for an election")
     if isinstance(look.read_seconds, StoreError):
@@ -129,7 +129,9 @@ def slowest_of(look: Look) -> str:
 def _head(now: Look, rates: Rates) -> list[Text]:
     best = now.best
     if best is None:
-        return [Text("no member answers", style="bold red")]
+        is_refused = any(isinstance(found, StoreError) and is_refusal(found) for found in now.members.values())
+        words = "no member shows its state" if is_refused else "no member answers"
+        return [Text(words, style="bold red")]
     leader = now.leader
     lead = Text.assemble("leader ", (escape_controls(leader.node_id), "bold green")) if leader else Text(
         "no leader", style="bold red")  # fmt: skip
@@ -197,7 +199,8 @@ def _table(now: Look, rates: Rates, width: int) -> Table:
     last_index = now.leader.last_index if now.leader else 0
     for node_id, found in now.members.items():
         if isinstance(found, StoreError):
-            table.add_row(escape_controls(node_id), "no answer", *["-"] * (len(columns) - 2), style="red")
+            answer = "refused" if is_refusal(found) else "no answer"
+            table.add_row(escape_controls(node_id), answer, *["-"] * (len(columns) - 2), style="red")
             continue
         row = _Row(
             found, mark, peers.get(node_id), last_index, rates.applied.get(node_id), now.round_trip_seconds[node_id]

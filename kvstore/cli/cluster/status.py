@@ -9,7 +9,7 @@ import click
 
 from kvstore.cli.common import ExitCode, client_options, print_json, print_table, run_with_client
 from kvstore.cli.output import say
-from kvstore.errors import StoreError
+from kvstore.errors import AccessDenied, Busy, StoreError
 from kvstore.protocol.membership import LEARNER, VOTER
 from kvstore.protocol.status import MemberStatus
 
@@ -38,7 +38,7 @@ SERVICES_COLUMNS = ("member", "watches", "leases", "revision", "history\nfrom", 
 def status(services: bool, state_hash: bool, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
     """Show each member: role or `learner`, term, log, marks, and how far it lags behind the high-water mark.
 
-    Exit code 5 if no member answers; 1 if some do not.
+    Exit code 5 if no member can be reached; 1 if some cannot be reached, or refuse to show their state.
     """
     members = run_with_client(
         endpoints,
@@ -57,14 +57,21 @@ def status(services: bool, state_hash: bool, endpoints: str, deadline_seconds: f
         print_table(columns, rows, is_titled=True)
     for node_id, found in members.items():
         if isinstance(found, StoreError):
-            say(f"{node_id} did not answer: {found}")
+            say(f"{node_id} {'refuses' if is_refusal(found) else 'did not answer'}: {found}")
         else:
             for word in (*of_its_disk(found), *of_its_marks(found), *of_its_peers(found)):
                 say(f"{node_id}: {word}")
     if (level := could_be_raised(list(members.values()))) is not None:
         say(f"every member knows feature level {level}; `hwm upgrade` puts it in force permanently")
+    if hint := next((found.hint for found in members.values() if isinstance(found, AccessDenied)), ""):
+        say(f"hint: {hint}")
     if any(isinstance(found, StoreError) for found in members.values()):
         sys.exit(ExitCode.NEGATIVE)
+
+
+def is_refusal(found: StoreError) -> bool:
+    """True if the member has answered, and refuses to show its state, for example because the user is unknown."""
+    return isinstance(found, AccessDenied | Busy)
 
 
 def could_be_raised(members: list[MemberStatus | StoreError]) -> int | None:
@@ -150,7 +157,7 @@ def role_and_part(found: MemberStatus) -> str:
 
 def _row(node_id: str, found: MemberStatus | StoreError, mark: int, state_hash: bool) -> list[object]:
     if isinstance(found, StoreError):
-        return [node_id, "unreachable", *["-"] * (len(COLUMNS) - 2 + state_hash)]
+        return [node_id, "refused" if is_refusal(found) else "unreachable", *["-"] * (len(COLUMNS) - 2 + state_hash)]
     return [
         node_id,
         role_and_part(found),
@@ -169,7 +176,7 @@ def _row(node_id: str, found: MemberStatus | StoreError, mark: int, state_hash: 
 
 def _services_row(node_id: str, found: MemberStatus | StoreError) -> list[object]:
     if isinstance(found, StoreError):
-        return [node_id, "unreachable", *["-"] * (len(SERVICES_COLUMNS) - 2)]
+        return [node_id, "refused" if is_refusal(found) else "unreachable", *["-"] * (len(SERVICES_COLUMNS) - 2)]
     history = found.first_revision, found.history_events, found.history_bytes
     return [node_id, found.watches, found.leases, found.revision, *history]
 
@@ -177,7 +184,7 @@ def _services_row(node_id: str, found: MemberStatus | StoreError) -> list[object
 def member_json(node_id: str, found: MemberStatus | StoreError, mark: int) -> dict[str, object]:
     """Convert what a member reported for JSON output. `mark`: the highest high-water mark that a member knows."""
     if isinstance(found, StoreError):
-        return {"node_id": node_id, "reachable": False, "error": str(found)}
+        return {"node_id": node_id, "reachable": is_refusal(found), "error": str(found)}
     shown = asdict(found)
     shown["cluster_id"], shown["state_hash"] = found.cluster_id.hex(), found.state_hash.hex()
     return {"reachable": True, **shown, "lag": max(0, mark - found.last_applied)}

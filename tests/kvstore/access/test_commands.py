@@ -75,6 +75,14 @@ def test_users_and_roles_are_made_shown_and_used(tmp_path: Path, caplog: pytest.
         assert nobody.exit_code == ExitCode.FAILED
         assert "not authenticated" in nobody.stderr
         assert "--password-file" in nobody.stderr
+        status = shell.hwm("status")
+        assert status.exit_code == ExitCode.NEGATIVE
+        assert status.stdout.splitlines()[-1].split()[:2] == ["s1", "refused"]
+        assert "s1 refuses: not authenticated" in status.stderr
+        assert "hint: name a user" in status.stderr
+        (shown,) = json.loads(shell.hwm("status", "--json").stdout)
+        assert shown["reachable"] is True
+        assert "not authenticated" in shown["error"]
 
         shell.become("ada")
         shell.done("put", "app/a", "1")

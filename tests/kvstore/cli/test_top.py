@@ -22,7 +22,7 @@ from rich.console import Console
 
 from kvstore.cli.cluster.picture import Look, messages_of, picture, rates_of, slowest_of
 from kvstore.cli.common import ExitCode
-from kvstore.errors import StoreError, Unavailable
+from kvstore.errors import StoreError, Unauthenticated, Unavailable
 from kvstore.protocol.status import MemberStatus, PeerView
 from kvstore.server.status import status_of
 from tests.kvstore.support.in_memory_cluster import Cluster
@@ -176,6 +176,16 @@ def test_without_any_answer_the_picture_goes_on(leader: MemberStatus) -> None:
 
     assert lines[0] == "no member answers"
     assert "s1     no answer" in " ".join(lines)
+
+
+def test_a_member_that_refuses_is_not_shown_as_one_that_does_not_answer(leader: MemberStatus) -> None:
+    refused = Unauthenticated("missing")
+    now = replace(look(lost={"s1": refused}), read_seconds=refused)
+    lines = shown(now, look(leader), width=200)
+
+    assert lines[0] == "no member shows its state"
+    assert "s1     refused" in " ".join(lines)
+    assert messages_of(now)[0] == f"s1 refuses: {refused}"
 
 
 class Terminal:
