@@ -75,7 +75,8 @@ class WrongCluster(StorageError):
     def __str__(self) -> str:
         return (
             f"{self.folder}: belongs to cluster {self.found.hex()}, not to {self.expected.hex()}. "
-            f"Check the folder, and the initial token and member list, which must be the same for all members"
+            f"Check the folder, and the cluster token (--cluster-token) and the member list (--member), which must be "
+            f"the same for all members. A folder that was made without --member is a store of one member"
         )
 
 

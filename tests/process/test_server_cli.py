@@ -374,6 +374,8 @@ def test_another_membership_is_refused(tmp_path: Path) -> None:
     other = serve_fails(tmp_path / "a", "--node-id", "a", members[0], "--member=c=127.0.0.1:3/127.0.0.1:4")
     assert other.returncode == 3
     assert "belongs to cluster" in other.stderr
+    assert "--cluster-token" in other.stderr
+    assert "made without --member is a store of one member" in other.stderr
     assert serve_fails(tmp_path / "a", "--node-id", "b", *members).returncode == 3
     stranger = serve_fails(tmp_path / "z", "--node-id", "z", *members, "--bootstrap")
     assert (stranger.returncode, "not in the member list" in stranger.stderr) == (2, True)
