@@ -105,6 +105,16 @@ class MemberConfig:
         _check_dial(self.dial, configuration)
         return configuration
 
+    @property
+    def own(self) -> Member | None:
+        """This member, with its addresses; None if only its data folder, or its name, says which member it is."""
+        if self.joining is not None:
+            return self.joining.own
+        members = self.members or ()
+        if self.node_id is None:
+            return members[0] if len(members) == 1 else None
+        return next((member for member in members if member.node_id == self.node_id), None)
+
 
 def _check_addresses(configuration: Configuration) -> None:
     """Refuse addresses that cannot work, because the list is written into the data folder of every member."""

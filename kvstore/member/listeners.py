@@ -40,12 +40,15 @@ async def open_listeners(config: MemberConfig, own: Member, *, has_peers: bool) 
     return listeners
 
 
-def check_reach(config: MemberConfig) -> None:
-    """Raise ReachableByOthers if a port of the configuration would be reachable by others without TLS. This check needs
-    no data folder, so a refused start leaves no new folder behind."""
+def check_reach(config: MemberConfig, own: Member | None) -> None:
+    """Raise ReachableByOthers if a port of the configuration would be reachable by others without TLS. `own`: this
+    member, as the configuration describes it; None if only its folder does. This check needs no data folder, so a
+    refused start leaves no new folder behind."""
     given = {"clients": config.listen_client, "peers": config.listen_peer, "metrics": config.metrics}
+    if own is not None and config.listen_when_alone:
+        given["clients"], given["peers"] = given["clients"] or own.client_address, given["peers"] or own.peer_address
     for purpose, address in given.items():
-        if address is not None:
+        if address:
             _check_reach(purpose, address, config)
 
 

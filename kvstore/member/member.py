@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 import trio
 
 from kvstore.client.dial import dialer_of
-from kvstore.etcd import EtcdNotInstalled
 from kvstore.limits import FEATURE_LEVELS, with_etcd_limits
 from kvstore.member.certificates import MemberCertificates
 from kvstore.member.config import MemberConfig
 from kvstore.member.first_start import open_or_start
 from kvstore.member.folder import open_or_bootstrap
 from kvstore.member.joining import MemberRemoved, open_or_join
-from kvstore.member.listeners import Listeners, address_of, check_reach, open_listeners
+from kvstore.member.listeners import Listeners, address_of, open_listeners
 from kvstore.member.replacement import PlaceKeeper
 from kvstore.member.root_password import reset_root_password
+from kvstore.member.start_checks import check_start, check_way_to_others
 from kvstore.monitoring.audit_trail import AuditTrail
 from kvstore.protocol.addresses import IN_PROCESS_ADDRESS, parse_address
 from kvstore.resources.descriptor_budget import budget_descriptors
@@ -32,7 +32,6 @@ from kvstore.store.gc_tuning import note_allocations
 from kvstore.store.machine import KvMachine
 from raft import (
     Identity,
-    InvalidConfiguration,
     Member,
     NewerBuildNeeded,
     Node,
@@ -104,9 +103,7 @@ async def run_member(
     """
     limits = with_etcd_limits(config.service) if config.etcd else config.service
     config = replace(config, service=budget_descriptors(limits))
-    check_reach(config)
-    if config.etcd:
-        _check_etcd_is_installed()
+    check_start(config)
     folder = await _open_folder(config)
     try:
         completions = CompletionQueue()
@@ -174,7 +171,7 @@ async def _run(
     has_peers = not is_configured or len(configuration.members) > 1 or bool(config.listen_peer or own.peer_address)
     certificates = MemberCertificates(identity.node_id, config.tls, etcd=config.etcd)
     if config.etcd and len(configuration.members) > 1:
-        _check_way_to_others(config)
+        check_way_to_others(config)
     listeners = await open_listeners(config, own, has_peers=has_peers)
     transport = (
         Transport(
@@ -230,25 +227,6 @@ def _advertised_address(config: MemberConfig, node: Node, own: Member, listeners
         return (member.peer_address if member is not None else "") or at_start
 
     return advertised
-
-
-def _check_etcd_is_installed() -> None:
-    """Raise EtcdNotInstalled if the libraries of the port for etcd's clients are missing."""
-    try:
-        import kvstore.etcd.port  # noqa: F401
-    except ModuleNotFoundError as missing:
-        library = (missing.name or "").partition(".")[0]
-        raise EtcdNotInstalled("protobuf" if library == "google" else library) from missing
-
-
-def _check_way_to_others(config: MemberConfig) -> None:
-    """Raise InvalidConfiguration if this member serves etcd's clients, and cannot reach the client ports of others."""
-    tls = config.tls
-    if tls is not None and tls.cert is not None and tls.client is None:
-        raise InvalidConfiguration(
-            "with TLS, a member that serves etcd's clients reaches the client ports of the others: it needs --ca, and "
-            "--cert if they require certificates (`MemberTls.client`)"
-        )
 
 
 def _etcd_port(

@@ -41,7 +41,8 @@ def variable_of(parameter: click.Parameter) -> str:
 class ConfiguredCommand(click.Command):
     """A command whose parameters can also come from the environment and from a TOML file (`--config`).
 
-    With `--check-config`, the command ends after all values were validated, and prints them with their sources.
+    With `--check-config`, the command checks the values as a start does before it opens its data folder, prints them
+    with their sources, and ends.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -61,7 +62,7 @@ class ConfiguredCommand(click.Command):
             click.Option(
                 ["--check-config", CHECK_CONFIG],
                 is_flag=True,
-                help="Validate all options, print them and their sources as TOML, and end without a start.",
+                help="Check all options and certificates, print the options and their sources, and end.",
             )
         )
         for parameter in self.configurable:
@@ -114,6 +115,10 @@ def _values_of(
 ) -> dict[str, Any]:
     values = {}
     for name, value in table.items():
+        if isinstance(value, dict):
+            raise click.UsageError(
+                f"{path}: [{name}] is a table, and this file has no tables: write its options without this line", ctx
+            )
         parameter = known.get(name)
         if parameter is None:
             near = difflib.get_close_matches(name.replace("_", "-"), known, n=1, cutoff=0.5)

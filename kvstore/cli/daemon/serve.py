@@ -17,6 +17,7 @@ from kvstore.cli.options.named import named_from, named_options
 from kvstore.cli.options.tls import client_tls, join_tls_options, member_tls, member_tls_options
 from kvstore.cli.options.user import USER_OPTIONS, client_user, read_password_file
 from kvstore.cli.output import OPERATION, say
+from kvstore.client.dial import dialer_of
 from kvstore.errors import InvalidAddress
 from kvstore.etcd import HTTP2
 from kvstore.limits import (
@@ -29,6 +30,7 @@ from kvstore.limits import (
 from kvstore.member.config import MemberConfig
 from kvstore.member.folder import initialize_folder
 from kvstore.member.joining import JoinConfig, join_config_of, make_joining_folder
+from kvstore.member.start_checks import check_start
 from kvstore.monitoring.log_format import start_logging
 from kvstore.protocol.addresses import parse_address
 from raft import PRIORITY_MAX, InvalidConfiguration, Member, RaftConfig
@@ -425,9 +427,20 @@ def serve_command(
     except (InvalidConfiguration, InvalidAddress) as error:
         raise Failure(str(error), ExitCode.USAGE, "see `hwm serve --help`") from error
     if check_config:
+        _check(config)
         show_configuration(click.get_current_context())
     else:
         serve(config, ready_file)
+
+
+def _check(config: MemberConfig) -> None:
+    """Make the checks of a start that need no data folder and no port. Raises Failure, as the start does."""
+    try:
+        check_start(config)
+        for way_in in (config.joining, config.named):
+            dialer_of(None if way_in is None else way_in.tls)
+    except Exception as error:
+        raise failure_of_member(error, config.folder) from error
 
 
 def _raft_config(

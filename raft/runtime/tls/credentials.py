@@ -116,14 +116,15 @@ def peer_credentials(
     node_id: str, cert: FilePath, key: FilePath | None, ca: FilePath, *, is_mixed: bool = False
 ) -> Credentials:
     """The credentials for connections between members, where both sides show a certificate. Raises UnusableTlsFiles,
-    also if the certificate names neither `node_id` nor the name in this id."""
+    also if the certificate names neither `node_id` nor the name in this id. An empty `node_id` means that the id is not
+    known yet; then the names are not checked."""
 
     def make() -> Contexts:
         server = server_context("peers", cert, key, ca, PROTOCOL_PEER)
         client = client_context("peers", cert, key, ca, PROTOCOL_PEER, checks_name=False)
         certificate = try_with_itself("peers", server, client)
         names = names_in(certificate)
-        if not is_named(node_id, names):
+        if node_id and not is_named(node_id, names):
             raise UnusableTlsFiles(
                 "peers", f"the certificate in {cert} names {', '.join(names) or 'nobody'}, and this member is {node_id}"
             )

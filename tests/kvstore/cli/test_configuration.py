@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ import pytest
 import tomli_w
 from click.testing import CliRunner, Result
 
+from kvstore.cli.common import ExitCode
 from kvstore.cli.daemon.configuration import CONFIGURATION_BYTES_MAX, ConfiguredCommand, name_of, variable_of
 from kvstore.cli.daemon.serve import serve_command
+from tests.raft.support.certificates import Certificates
 
 ONE = "a=127.0.0.1:1/127.0.0.1:2"
 OTHER_VALUES: dict[str, Any] = {
@@ -65,13 +69,20 @@ OTHER_VALUES: dict[str, Any] = {
 """For each option, a valid value that is not the default, in the form in which the configuration file contains it."""
 NEEDED = {"dir": "data", "node-id": "a", "member": [ONE]}
 """The options that a configuration has besides the option under test."""
-BY_NAME = {"dir": "data", "name": "hwm-0", "advertise": "hwm-0:7201/hwm-0:7101", "join": "hwm-0:7101,hwm-1:7101"}
+BY_NAME = {
+    "dir": "data",
+    "name": "hwm-0",
+    "advertise": "hwm-0:7201/hwm-0:7101",
+    "join": "hwm-0:7101,hwm-1:7101",
+    "insecure": True,
+}
 """The options of a member that is started by name."""
 ALONE: dict[str, dict[str, Any]] = {
     "name": BY_NAME,
     "advertise": BY_NAME,
     "begin-with": BY_NAME,
     "join": {"dir": "data", "member": [ONE]},
+    "dial": NEEDED | {"member": [ONE, "b=127.0.0.1:3/127.0.0.1:4"]},
     "cluster-id": {"dir": "data", "node-id": "a", "member": [ONE, "b=127.0.0.1:3/127.0.0.1:4"]},
     "cert": NEEDED | {"ca": "ca.pem"},
     "key": NEEDED | {"ca": "ca.pem", "cert": "client.pem"},
@@ -86,6 +97,18 @@ ALONE: dict[str, dict[str, Any]] = {
 
 assert isinstance(serve_command, ConfiguredCommand)
 PARAMETERS = {name_of(each): each for each in serve_command.configurable if each.name != "config"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The files that the options above name, in the working directory."""
+    made = Certificates(tmp_path_factory.mktemp("certificates"))
+    made.issue("client.pem", "client")
+    made.issue("s1.pem", "a", "127.0.0.1")
+    for name in ("client", "s1"):
+        (made.folder / f"{name}.key").write_bytes((made.folder / f"{name}.pem").read_bytes())
+    with contextlib.chdir(made.folder):
+        yield
 
 
 def check(*arguments: str, environment: dict[str, str] | None = None) -> Result:
@@ -168,6 +191,35 @@ def test_checking_a_configuration_starts_nothing(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+MEMBERS = ["--node-id", "a", "--member", ONE, "--member", "b=127.0.0.1:3/127.0.0.1:4"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "words"),
+    [
+        ([*MEMBERS, "--tls-cert", "nowhere.pem"], ExitCode.FAILED, "nowhere.pem: no such file"),
+        (["--peer-cert", "s1.pem", "--peer-ca", "nowhere.pem"], ExitCode.FAILED, "nowhere.pem: no such file"),
+        ([*MEMBERS, "--peer-cert", "client.pem", "--peer-ca", "ca.pem"], ExitCode.FAILED, "this member is a"),
+        (["--join", "127.0.0.1:5", "--member", ONE, "--ca", "nowhere.pem"], ExitCode.FAILED, "nowhere.pem: no such"),
+        ([*MEMBERS[2:], "--node-id", "c"], ExitCode.USAGE, "node c is not in the member list, which has a, b"),
+        (["--listen-client", "0.0.0.0:7101"], ExitCode.FAILED, "would listen on 0.0.0.0:7101"),
+        (["--metrics", "0.0.0.0:7101", "--tls-cert", "s1.pem", "--tls-mixed"], ExitCode.FAILED, "--insecure"),
+        (["--node-id", "a", "--member", "a=10.0.0.1:1/127.0.0.1:2"], ExitCode.FAILED, "would listen on 10.0.0.1:1"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused_by_a_check_and_by_a_start(
+    arguments: list[str], exit_code: ExitCode, words: str, tmp_path: Path
+) -> None:
+    """The refused start leaves no data folder behind."""
+    folder = tmp_path / "data"
+    checked = check(str(folder), *arguments)
+    assert (checked.exit_code, words in checked.output) == (exit_code, True), checked.output
+    if "--join" not in arguments:
+        started = CliRunner().invoke(serve_command, [str(folder), "--bootstrap", *arguments])
+        assert (started.exit_code, words in started.output) == (exit_code, True), started.output
+        assert not folder.exists()
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -182,7 +234,7 @@ def test_checking_a_configuration_starts_nothing(tmp_path: Path) -> None:
         ("node-id = 1", "node-id must be a text in quotes, not 1"),
         ("member = 'a=h:1/h:2'", "member must be a list of texts"),
         ("member = ['nonsense']", "must be id=peerhost:port/clienthost:port (from the file)"),
-        ("[listen]\nclient = 'h:1'", "there is no option 'listen'"),
+        ("[serve]\nheartbeat-ms = 5", "[serve] is a table, and this file has no tables: write its options without"),
         ("heartbeat-ms = ", "is not TOML: Invalid value"),
         ("heartbeat-ms = 1000", "--election-timeout-ms 300 must be at least twice --heartbeat-ms 1000"),
     ],
