@@ -44,6 +44,13 @@ def _range_of(key: bytes, end: bytes | None, *, prefix: bool) -> tuple[bytes, by
     return key, key + b"\0" if end is None else end
 
 
+def _words_of(key: bytes, end: bytes | None, *, prefix: bool) -> str:
+    """Describe the keys that the argument and the options select."""
+    if prefix:
+        return f"{to_text(key)}…" if key else "all keys"
+    return to_text(key) if end is None else f"{to_text(key)} to before {to_text(end)}"
+
+
 @click.group()
 def role() -> None:
     """Roles: rights on ranges of keys, which users have by their roles.
@@ -117,7 +124,8 @@ def grant(
     """Give the role ROLE a right on KEY, on all keys with a prefix, or on a range."""
     start, last = _range_of(key, end, prefix=prefix)
     command = RoleGrant(role_name, int(RIGHTS[right]), start, last)
-    _change(command, f"role {role_name} has the right", endpoints, deadline_seconds, as_json=as_json)
+    words = f"role {role_name} may {right} {_words_of(key, end, prefix=prefix)}"
+    _change(command, words, endpoints, deadline_seconds, as_json=as_json)
 
 
 @role.command("revoke")
@@ -135,7 +143,7 @@ def revoke(
 ) -> None:
     """Take the rights on exactly this key, prefix or range away from the role ROLE."""
     start, last = _range_of(key, end, prefix=prefix)
-    words = f"role {role_name} no longer has the rights"
+    words = f"role {role_name} no longer has the rights on {_words_of(key, end, prefix=prefix)}"
     _change(RoleRevoke(role_name, start, last), words, endpoints, deadline_seconds, as_json=as_json)
 
 

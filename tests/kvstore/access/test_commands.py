@@ -132,6 +132,20 @@ def test_users_and_roles_are_made_shown_and_used(tmp_path: Path, caplog: pytest.
     assert "token_key" not in caplog.text
 
 
+def test_a_granted_right_is_said(tmp_path: Path) -> None:
+    def work(shell: Commands) -> None:
+        shell.done("role", "add", "shop")
+        for arguments, words in (
+            ("readwrite shop/ --prefix", "role shop may readwrite shop/…"),
+            ("read config", "role shop may read config"),
+            ("write a --end b", "role shop may write a to before b"),
+        ):
+            assert shell.hwm("role", "grant", "shop", *arguments.split()).stderr == f"{words}\n"
+        assert "may read all keys" in shell.hwm("role", "grant", "shop", "read", "", "--prefix").stderr
+
+    with_store(tmp_path, work)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
