@@ -79,6 +79,18 @@ NAME_A_CLIENT_PORT = (
     "name the address at which the member listens for clients (`--listen-client`), such as 10.0.0.1:7101"
 )
 
+CHECK_CERTIFICATES = (
+    "check the certificates of the client: `--ca`, `--cert` and `--key` (HWM_CA, HWM_CERT, HWM_KEY; "
+    "`Client(tls=Tls(ca=…, cert=…, key=…))`); docs/operations/tls.md explains the messages"
+)
+
+
+def _unavailable(reason: str) -> Unavailable:
+    """The error for a call that no member has accepted. If TLS has failed, its hint names the certificates."""
+    is_about_tls = "TLS: " in reason or "connections with TLS" in reason
+    return Unavailable(reason, CHECK_CERTIFICATES if is_about_tls else "")
+
+
 SESSION_TTL_NS_DEFAULT = 60_000 * MILLISECOND_NS
 """After this time without a command, the session of a client expires, and the cluster forgets its results."""
 
@@ -621,7 +633,7 @@ class ClientStateMachine:
             elif not call.done:
                 self._lost_attempt(call, reason)
         while (waiting := connection.waiting.first()) is not None:
-            self._finish(waiting, error=Unavailable(reason))
+            self._finish(waiting, error=_unavailable(reason))
 
     def _leave_port_for_members(self, connection: MemberConnection, reason: str) -> None:
         """Leave a port that serves no clients. If all known addresses are such ports, another attempt would end in the
@@ -641,7 +653,7 @@ class ClientStateMachine:
                 self._finish(call, error=OutcomeUnknown(reason))
                 return
         if call.request.address is not None:
-            self._finish(call, error=Unavailable(reason))
+            self._finish(call, error=_unavailable(reason))
             return
         self._try_again(call)
 
@@ -674,7 +686,7 @@ class ClientStateMachine:
             refused = self._session.refused  # While the registration is refused, no command can be sent.
             is_kept_out = call.request.is_command and bool(refused) and refused == self._trouble
             reason = f"no answer within its deadline; {self.trouble}"
-            self._finish(call, error=call.last_error or (Busy(refused) if is_kept_out else Unavailable(reason)))
+            self._finish(call, error=call.last_error or (Busy(refused) if is_kept_out else _unavailable(reason)))
 
     def _finish(
         self, call: Call, *, response: Response | None = None, error: OperationFailed | OutcomeUnknown | None = None

@@ -96,15 +96,17 @@ async def test_a_refusal_is_told_in_the_same_words(
     world: World, made: Certificates, secure_address: str, tmp_path: Path, case: str
 ) -> None:
     async with world.client([secure_address], tls=tls_of(made, tmp_path, case), deadline_seconds=1.0) as client:
-        with pytest.raises(Unavailable, match=REFUSALS[case]):
+        with pytest.raises(Unavailable, match=REFUSALS[case]) as refused:
             await client.get("a")
+        assert refused.value.hint.startswith("check the certificates of the client: `--ca`")
 
 
 @in_each_world
 async def test_a_member_without_tls_is_no_partner(world: World, made: Certificates, member_address: str) -> None:
     async with world.client([member_address], tls=client_tls(made), deadline_seconds=1.0) as client:
-        with pytest.raises(Unavailable, match="TLS"):
+        with pytest.raises(Unavailable, match="TLS") as refused:
             await client.get("a")
+        assert refused.value.hint.startswith("check the certificates of the client: `--ca`")
 
 
 def no_dialer(address: str) -> Any:
