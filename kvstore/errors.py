@@ -356,15 +356,22 @@ class TransactionConflict(OperationFailed):
 
 class LockTimeout(OperationFailed):
     """A lock, a permit, a leadership, or an item of a work queue was not obtained within `wait_seconds`. The caller
-    does not hold it. `is_own`: another block of the same client holds the lock."""
+    does not hold it. `is_own`: another block of the same client holds the lock. `what`: what was not obtained, such as
+    `lock b'report'`; empty for a name alone."""
 
-    def __init__(self, name: bytes, wait_seconds: float, is_own: bool = False) -> None:
-        super().__init__(name, wait_seconds, is_own)
-        self.name, self.wait_seconds, self.is_own = name, wait_seconds, is_own
+    def __init__(self, name: bytes, wait_seconds: float, is_own: bool = False, what: str = "") -> None:
+        super().__init__(name, wait_seconds, is_own, what)
+        self.name, self.wait_seconds, self.is_own, self.what = name, wait_seconds, is_own, what
+
+    def name_what(self, what: str) -> None:
+        """Name what was not obtained, unless it is named already."""
+        self.what = self.what or what
+        self.args = (self.name, self.wait_seconds, self.is_own, self.what)
 
     def __str__(self) -> str:
+        what = self.what or f"{self.name!r:.80}"
         why = "another block of this client holds it" if self.is_own else "others hold it, or came earlier"
-        return f"{self.name!r:.80} was not obtained within {self.wait_seconds:g} s: {why}"
+        return f"{what} was not obtained within {self.wait_seconds:g} s: {why}"
 
     @property
     def hint(self) -> str:

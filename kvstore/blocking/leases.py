@@ -109,6 +109,9 @@ class BlockingLock(HeldFace[Lock]):
         self.key, self.fence, self.lease = inner.key, inner.fence, BlockingLease(inner.lease, held.thread)
         self._store = store
 
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<", "<Blocking", 1)
+
     @property
     def lost(self) -> BlockingEvent:
         """An event that is set as soon as the lock is lost, or may be lost, as `Lock.lost` describes it."""
@@ -131,6 +134,9 @@ class BlockingLeadership(HeldFace[Leadership]):
         super().__init__(inner, held)
         self.key, self.fence, self.lease = inner.key, inner.fence, BlockingLease(inner.lease, held.thread)
         self._store = store
+
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<", "<Blocking", 1)
 
     @property
     def lost(self) -> BlockingEvent:

@@ -46,7 +46,10 @@ class Leadership:
     def __init__(self, store: KeyStore, contender: Contender, lease: Lease) -> None:
         self.key, self.fence, self.lease = contender.key, contender.fence, lease
         self._is_resigned = False
-        self._store = store
+        self._store, self._name, self._value = store, contender.name, contender.value
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._name!r:.80}, value {self._value!r:.80}, fence {self.fence}>"
 
     @property
     def lost(self) -> LoopEvent:
@@ -191,6 +194,7 @@ class Election(EnteredAsync):
         """Change the value of this leader. Raises LeadershipLost if this candidate is no longer the leader."""
         leadership = self._led()
         await leadership.guarded().then(Put(leadership.key, as_bytes(value), keep_lease=True)).commit()
+        leadership._value = as_bytes(value)
 
     async def resign(self) -> None:
         """Give up the leadership. The next candidate in line becomes the leader. This candidate may campaign again."""

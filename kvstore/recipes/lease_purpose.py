@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import NamedTuple
 
-from kvstore.errors import LeaseLost, StoreError
+from kvstore.errors import LeaseLost, LockTimeout, StoreError
 from kvstore.recipes.lease import Lease
 from kvstore.recipes.store import KeyStore
 
@@ -24,6 +24,10 @@ class Purpose(NamedTuple):
             yield
         except LeaseLost as error:
             error.name_what(self.what)
+            raise
+        except LockTimeout as error:
+            error.name_what(self.what)
+            error.name_call(self.call)
             raise
         except StoreError as error:
             error.name_call(self.call)

@@ -55,7 +55,10 @@ class Lock:
 
     def __init__(self, store: KeyStore, contender: Contender, lease: Lease) -> None:
         self.key, self.fence, self.lease = contender.key, contender.fence, lease
-        self._store = store
+        self._store, self._name = store, contender.name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r:.80}, fence {self.fence}>"
 
     @property
     def lost(self) -> LoopEvent:
@@ -119,6 +122,6 @@ async def own_lock(
             with purpose.named():
                 await obtain(store, contender, max(0.0, ends_at - store.loop.time()))
         except LockTimeout:
-            raise LockTimeout(name, wait_seconds, locks.holds(contender)) from None
+            raise LockTimeout(name, wait_seconds, locks.holds(contender), purpose.what) from None
         with locks.noted(lease.id, full_name, owner):
             yield Lock(store, contender, lease)

@@ -24,7 +24,7 @@ async def test_a_lock_has_one_holder_and_a_key_that_goes_with_it(autojump_clock:
             found = await other.get(lock.key)
             assert found.record is not None
             assert (found.record.create_revision, found.record.lease_id) == (lock.fence, lock.lease.id)
-            with pytest.raises(LockTimeout, match="b'report' was not obtained within 0 s"):
+            with pytest.raises(LockTimeout, match=r"^lock b'report' was not obtained within 0 s"):
                 async with other.lock("report", wait_seconds=0):
                     pytest.fail("two hold it")
         async with other.lock("report", wait_seconds=0) as later:

@@ -145,9 +145,20 @@ async def test_who_waits_too_long_for_a_lock_is_told(world: World, client: Any, 
 
 
 @in_each_world
+async def test_a_lock_and_a_leadership_show_what_they_are(client: Any, name: str) -> None:
+    async with client.lock(name) as lock, client.election(name + "e") as election:
+        assert repr(lock).endswith(f"Lock {name.encode()!r}, fence {lock.fence}>")
+        leadership = await election.campaign("host-1")
+        words = f"Leadership of {name.encode() + b'e'!r}, value b'%s', fence {leadership.fence}>"
+        assert repr(leadership).endswith(words % "host-1")
+        await election.proclaim("host-2")
+        assert repr(leadership).endswith(words % "host-2")
+
+
+@in_each_world
 async def test_a_client_that_holds_a_lock_itself_is_told(client: Any, name: str) -> None:
     async with client.lock(name + "lock"):
-        with pytest.raises(LockTimeout, match="another block of this client holds it") as refused:
+        with pytest.raises(LockTimeout, match=r"^lock b'.*: another block of this client holds it") as refused:
             async with client.lock(name + "lock", wait_seconds=0.1):
                 pass
         assert "outer block" in refused.value.hint

@@ -162,6 +162,9 @@ class AsyncFace:
     def __init__(self, inner: Any) -> None:
         self._inner = inner
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     def __getattr__(self, name: str) -> Any:
         return async_face(getattr(self._inner, name))
 
