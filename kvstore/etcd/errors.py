@@ -91,6 +91,7 @@ def unimplemented(what: str) -> EtcdError:
     return EtcdError(Status.UNIMPLEMENTED, what)
 
 
+TOO_MANY_OPERATIONS = invalid("too many operations in txn request")
 COMPACTED = "etcdserver: mvcc: required revision has been compacted"
 FUTURE_REVISION = "etcdserver: mvcc: required revision is a future revision"
 PERMISSION = "etcdserver: permission denied"

@@ -36,6 +36,7 @@ from kvstore.etcd.http2.connection import (
 from kvstore.etcd.http_calls import HttpCalls
 from kvstore.etcd.pace import WATCH_REQUESTS_PER_SECOND
 from kvstore.etcd.schema import METHODS, Message, Method, message_class
+from kvstore.etcd.transaction_size import DECODED_BYTES_MAX, check_transaction
 from kvstore.server.direct_requests import DirectRequests
 
 BODY_BYTES_MAX = 16 << 20
@@ -446,7 +447,12 @@ class GrpcConnection(HttpCalls[GrpcCall]):
         try:
             if call.body[begin]:
                 content = _unpack(content)
+            if len(content) > DECODED_BYTES_MAX and call.method.name == "Txn":
+                check_transaction(content)
             message.ParseFromString(content)
+        except EtcdError as error:
+            self.fail(call, error)
+            return False
         except (DecodeError, zlib.error) as error:
             self.fail(call, EtcdError(Status.INTERNAL, f"grpc: error unmarshalling request: {error}"))
             return False

@@ -16,10 +16,11 @@ from typing import Any
 from kvstore.errors import Unavailable
 from kvstore.etcd.backend import Context, result_of
 from kvstore.etcd.call import LongResponse
-from kvstore.etcd.errors import COMPACTED, EtcdError, Status, invalid
+from kvstore.etcd.errors import COMPACTED, TOO_MANY_OPERATIONS, EtcdError, Status, invalid
 from kvstore.etcd.range_gate import ITEM_COST, PAGE_ITEMS_MAX
 from kvstore.etcd.schema import Message, make
-from kvstore.limits import ETCD_LIMITS, ITEM_OVERHEAD_BYTES, PAGE_BYTES_MAX, TXN_DEPTH_MAX
+from kvstore.etcd.transaction_size import ALL_OPERATIONS_MAX
+from kvstore.limits import ITEM_OVERHEAD_BYTES, PAGE_BYTES_MAX, TXN_DEPTH_MAX
 from kvstore.protocol.commands import (
     Compact,
     Compare,
@@ -54,9 +55,6 @@ RANGE_BYTES_MAX = 64 << 20
 
 OPERATIONS_MAX = 128
 """The greatest number of comparisons, and of operations of one branch, as in etcd."""
-
-ALL_OPERATIONS_MAX = ETCD_LIMITS["txn_operations_max"]
-"""The greatest number of comparisons and operations of a transaction, with those of inner transactions."""
 
 KEY_NOT_PROVIDED = invalid("key is not provided")
 _DUPLICATE = "duplicate key given in txn request"
@@ -387,7 +385,7 @@ def _check_counts(asked: Message, operations_max: int, depth: int, total: int) -
     counts = (len(asked.compare), len(asked.success), len(asked.failure))
     total += sum(counts)
     if max(counts) > operations_max or total > ALL_OPERATIONS_MAX or not depth:
-        raise invalid("too many operations in txn request")
+        raise TOO_MANY_OPERATIONS
     for branch in (asked.success, asked.failure):
         for operation in branch:
             if operation.WhichOneof("request") == "request_txn":

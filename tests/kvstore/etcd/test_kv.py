@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from kvstore.etcd.errors import Status
 from kvstore.etcd.schema import Message, make
+from kvstore.etcd.transaction_size import operations_in
 from tests.kvstore.etcd.grpc_client import CallFailed
 from tests.kvstore.etcd.member import Etcd, serving
 
@@ -328,3 +330,38 @@ async def test_a_serializable_range_needs_no_leader_round(tmp_path: Path) -> Non
         await etcd.put(b"a", b"1")
         found = await etcd.range(b"a", serializable=True)
         assert found.kvs[0].value == b"1"
+
+
+def random_txn(random: Random, depth: int) -> Message:
+    found = make("TxnRequest")
+    for _ in range(random.randrange(4)):
+        found.compare.add().key = random.randbytes(random.randrange(200))
+    for branch in (found.success, found.failure):
+        for _ in range(random.randrange(4)):
+            if depth and random.random() < 0.4:
+                branch.add().request_txn.CopyFrom(random_txn(random, depth - 1))
+            else:
+                put = branch.add().request_put
+                put.key, put.value, put.lease = b"k", random.randbytes(random.randrange(300)), random.randrange(2**63)
+    return found
+
+
+def operations_of(txn: Message) -> int:
+    inner = [
+        each.request_txn for branch in (txn.success, txn.failure) for each in branch if each.HasField("request_txn")
+    ]
+    return len(txn.compare) + len(txn.success) + len(txn.failure) + sum(map(operations_of, inner))
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_operations_of_a_transaction_are_counted_before_it_is_decoded(seed: int) -> None:
+    random = Random(seed)
+    txn = random_txn(random, 3)
+    data = txn.SerializeToString()
+
+    assert operations_in(data, 1 << 30) == operations_of(txn)
+    assert operations_in(data, 3) == min(4, operations_of(txn))
+    for _ in range(20):  # Damaged bytes raise nothing: the decoder says what is wrong.
+        damaged = bytearray(data or b"x")
+        damaged[random.randrange(len(damaged))] = random.randrange(256)
+        assert operations_in(bytes(damaged[: random.randrange(len(damaged) + 1)]), 2_048) <= 2_049
