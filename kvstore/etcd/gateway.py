@@ -30,8 +30,11 @@ BODY_BYTES_MAX = 3 << 20
 WAITING_BYTES_MAX = 1 << 20
 """The greatest number of bytes that a client may send behind a request that is not answered yet."""
 
-CHUNKS_MAX = 4_096
-"""The greatest number of parts in which the body of a request may arrive. A part costs some 20 µs at any size."""
+CHUNKS_MAX = 256
+"""The greatest number of parts in which the body of a request may arrive, besides one for each CHUNK_BYTES of the body.
+A part costs some 20 µs at any size."""
+
+CHUNK_BYTES = 256
 
 JSON_TOKENS_MAX = 65_536
 """The greatest number of strings, members and brackets in the body of a request: the greatest transaction has half of
@@ -295,8 +298,8 @@ class GatewayConnection(HttpCalls[GatewayCall]):
                 self._chunks += 1
                 if len(self._body) > BODY_BYTES_MAX:
                     self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "etcdserver: request is too large")
-                elif self._chunks > CHUNKS_MAX:
-                    words = f"the body of this request comes in more than {CHUNKS_MAX} parts"
+                elif self._chunks > CHUNKS_MAX + len(self._body) // CHUNK_BYTES:
+                    words = f"the {len(self._body)} bytes of this request come in {self._chunks} parts"
                     self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, words)
             elif isinstance(event, h11.EndOfMessage):
                 self._since = None

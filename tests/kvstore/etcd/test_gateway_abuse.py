@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from kvstore.etcd.call import STREAM_REQUESTS_MAX
-from kvstore.etcd.gateway import CHUNKS_MAX, WAITING_BYTES_MAX
-from kvstore.etcd.services.kv import ALL_OPERATIONS_MAX
+from kvstore.etcd.gateway import CHUNK_BYTES, CHUNKS_MAX, WAITING_BYTES_MAX
+from kvstore.etcd.transaction_size import ALL_OPERATIONS_MAX
 from tests.kvstore.etcd.member import serving
 from tests.kvstore.etcd.test_gateway import gateway, text
 from tests.kvstore.etcd.test_transport import raw, read_to_end
@@ -58,8 +58,13 @@ async def test_a_body_has_a_bounded_number_of_messages_and_of_parts(tmp_path: Pa
         assert (status, f"more than {STREAM_REQUESTS_MAX} messages" in answer["message"]) == (400, True)
         async with await raw(etcd.address) as stream:
             head = b"POST /v3/kv/put HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-            await stream.send_all(head + b"1\r\n \r\n" * (CHUNKS_MAX + 1))
+            await stream.send_all(head + b"1\r\n \r\n" * (CHUNKS_MAX + 2))
             assert (await read_to_end(stream)).startswith(b"HTTP/1.1 413")
+        async with await raw(etcd.address) as stream:  # Parts of a usual size may be many.
+            usual = b"%x\r\n%s\r\n" % (CHUNK_BYTES, b" " * CHUNK_BYTES)
+            await stream.send_all(head.replace(b"chunked\r\n", b"chunked\r\nConnection: close\r\n") + usual * 4_000)
+            await stream.send_all(b"1f\r\n" + b'{"key": "YQ==", "value": "YQ=="}'[:31] + b"\r\n1\r\n}\r\n0\r\n\r\n")
+            assert (await read_to_end(stream)).startswith(b"HTTP/1.1 200")
 
 
 async def test_thousands_of_requests_may_wait_behind_one_another(tmp_path: Path) -> None:
