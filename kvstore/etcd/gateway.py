@@ -20,6 +20,7 @@ from google.protobuf.descriptor import Descriptor
 from kvstore.etcd.call import STREAM_REQUESTS_MAX, EtcdCall, LongResponse, timeout_of, token_of
 from kvstore.etcd.errors import HTTP_STATUS, EtcdError, Status
 from kvstore.etcd.http_calls import HttpCalls
+from kvstore.etcd.pace import JSON_REQUESTS_AT_ONCE, JSON_REQUESTS_PER_SECOND, RequestPace
 from kvstore.etcd.schema import METHODS, Message, Method, message_class
 from kvstore.etcd.services.maintenance import CLUSTER_VERSION, VERSION
 
@@ -144,6 +145,7 @@ class GatewayConnection(HttpCalls[GatewayCall]):
         is_foreign_host: Callable[[str], bool],
     ) -> None:
         super().__init__(begin, has_room)
+        self._pace = RequestPace(JSON_REQUESTS_PER_SECOND, JSON_REQUESTS_AT_ONCE)
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._page, self._is_foreign_host = page, is_foreign_host
         self._now = 0

@@ -11,7 +11,12 @@ import pytest
 from kvstore.etcd.call import STREAM_REQUESTS_MAX
 from kvstore.etcd.gateway import GatewayCall, GatewayConnection
 from kvstore.etcd.grpc import GrpcCall
-from kvstore.etcd.pace import WATCH_REQUESTS_AT_ONCE, WATCH_REQUESTS_PER_SECOND
+from kvstore.etcd.pace import (
+    JSON_REQUESTS_AT_ONCE,
+    JSON_REQUESTS_PER_SECOND,
+    WATCH_REQUESTS_AT_ONCE,
+    WATCH_REQUESTS_PER_SECOND,
+)
 from kvstore.etcd.schema import make
 from tests.kvstore.etcd.connections.test_calls import PUT, opened_with_stream
 from tests.kvstore.etcd.member import KV, WATCH, http2, serving
@@ -114,8 +119,8 @@ def test_requests_in_json_are_taken_up_at_a_pace() -> None:
     gateway = GatewayConnection(asked.append, lambda _: (HTTPStatus.OK, "", b""), lambda: True, lambda _: False)
     gateway.receive(post("/v3/watch", json.dumps({"create_request": {"key": "YQ=="}}).encode() * MANY), START)
     (watch,) = asked
-    assert len(watch.inbox) == WATCH_REQUESTS_AT_ONCE
-    for step in range(1, MANY // PER_STEP + 1):
+    assert len(watch.inbox) == JSON_REQUESTS_AT_ONCE
+    for step in range(1, MANY * SECOND_NS // JSON_REQUESTS_PER_SECOND // STEP_NS + 1):
         gateway.resume(START + step * STEP_NS)
     assert take_all(watch) == [CREATE] * MANY + [None]
     assert not gateway.has_paused
