@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from kvstore.etcd.call import STREAM_REQUESTS_MAX
-from kvstore.etcd.gateway import CHUNK_BYTES, CHUNKS_MAX, WAITING_BYTES_MAX
+from kvstore.etcd.gateway import CHUNK_BYTES, CHUNKS_MAX, JSON_MESSAGES_MAX, WAITING_BYTES_MAX
 from kvstore.etcd.transaction_size import ALL_OPERATIONS_MAX
 from tests.kvstore.etcd.member import serving
 from tests.kvstore.etcd.test_gateway import gateway, text
@@ -54,8 +53,8 @@ async def test_thousands_of_unknown_fields_are_ignored_and_too_many_refused(tmp_
 
 async def test_a_body_has_a_bounded_number_of_messages_and_of_parts(tmp_path: Path) -> None:
     async with gateway(tmp_path / "data") as (etcd, http):
-        status, answer = await http.request("POST", "/v3/watch", b"{}" * (STREAM_REQUESTS_MAX + 1))
-        assert (status, f"more than {STREAM_REQUESTS_MAX} messages" in answer["message"]) == (400, True)
+        status, answer = await http.request("POST", "/v3/watch", b"{}" * (JSON_MESSAGES_MAX + 1))
+        assert (status, f"more than {JSON_MESSAGES_MAX} messages" in answer["message"]) == (400, True)
         async with await raw(etcd.address) as stream:
             head = b"POST /v3/kv/put HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
             await stream.send_all(head + b"1\r\n \r\n" * (CHUNKS_MAX + 2))

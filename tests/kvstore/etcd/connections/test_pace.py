@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvstore.etcd.call import STREAM_REQUESTS_MAX
-from kvstore.etcd.gateway import GatewayCall, GatewayConnection
+from kvstore.etcd.gateway import JSON_MESSAGES_MAX, GatewayCall, GatewayConnection
 from kvstore.etcd.grpc import GrpcCall
 from kvstore.etcd.pace import (
     JSON_REQUESTS_AT_ONCE,
@@ -117,12 +117,14 @@ def test_a_connection_with_many_bytes_of_waiting_requests_is_read_as_fast_as_the
 def test_requests_in_json_are_taken_up_at_a_pace() -> None:
     asked: list[GatewayCall] = []
     gateway = GatewayConnection(asked.append, lambda _: (HTTPStatus.OK, "", b""), lambda: True, lambda _: False)
-    gateway.receive(post("/v3/watch", json.dumps({"create_request": {"key": "YQ=="}}).encode() * MANY), START)
+    gateway.receive(
+        post("/v3/watch", json.dumps({"create_request": {"key": "YQ=="}}).encode() * JSON_MESSAGES_MAX), START
+    )
     (watch,) = asked
     assert len(watch.inbox) == JSON_REQUESTS_AT_ONCE
-    for step in range(1, MANY * SECOND_NS // JSON_REQUESTS_PER_SECOND // STEP_NS + 1):
+    for step in range(1, JSON_MESSAGES_MAX * SECOND_NS // JSON_REQUESTS_PER_SECOND // STEP_NS + 1):
         gateway.resume(START + step * STEP_NS)
-    assert take_all(watch) == [CREATE] * MANY + [None]
+    assert take_all(watch) == [CREATE] * JSON_MESSAGES_MAX + [None]
     assert not gateway.has_paused
 
 
