@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from functools import partial
 from pathlib import Path
 
 import h2.settings
@@ -16,6 +17,7 @@ from kvstore.etcd.errors import Status
 from kvstore.etcd.http2.connection import CONTROLS_PER_MESSAGE, HttpBounds, HttpConnection, HttpEvent, WindowOpened
 from kvstore.etcd.http2.library import LibraryConnection
 from kvstore.etcd.http2.output import OutputQueues
+from kvstore.etcd.pace import RequestPace
 from kvstore.etcd.schema import Message, make
 from tests.kvstore.etcd.grpc_client import Call, CallFailed, grpc_client
 from tests.kvstore.etcd.member import KV, WATCH, Etcd, http2, http_connection, serving
@@ -226,7 +228,7 @@ async def test_a_watch_whose_answers_are_not_read_takes_a_bounded_number_of_requ
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kvstore.etcd.grpc.UNSENT_BYTES_MAX", 1)
-    monkeypatch.setattr("kvstore.etcd.pace.WATCH_REQUESTS_AT_ONCE", 2 * STREAM_REQUESTS_MAX)
+    monkeypatch.setattr("kvstore.etcd.http_calls.RequestPace", partial(RequestPace, at_once=2 * STREAM_REQUESTS_MAX))
     async with serving(tmp_path / "data") as etcd, grpc_client(etcd.address) as lazy:
         lazy.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
         stream = await lazy.open(f"{WATCH}/Watch")
