@@ -619,7 +619,7 @@ class ClientStateMachine:
         del self._connection_of[connection.address]
         if hang_up:
             self._effects.close.append(connection.connection_id)
-        self.members = None  # The member of this connection may have moved, or may be no member any more.
+        self.members = None  # A member may have moved, or may have been removed.
         self._note(connection, reason)
         # A member that closes an idle connection has not failed.
         if connection.in_flight or connection.state is not ConnectionState.READY:

@@ -56,7 +56,7 @@ def freeze(folder: Path, target: Path, monotonic_ns: Callable[[], int] = time.mo
         for path in (folder / "recorders").glob("*.jsonl"):
             shutil.copyfile(path, target / "recorders" / path.name)
         for process, state in process_states(folder).items():
-            # Nothing in the copy changes any more.
+            # From here on, the copy does not change.
             text = json.dumps(asdict(replace(state, closed=True)))
             (target / "recorders" / f"{process}.json").write_text(text, encoding="utf-8")
         shutil.copyfile(folder / "run.json", target / "run.json")

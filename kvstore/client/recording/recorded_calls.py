@@ -79,7 +79,7 @@ _WITHOUT_KEYS = (
 the lease."""
 
 _OLD = frozenset({Consistency.LOCAL.word, Consistency.BOUNDED.word})  # The reads that may show an older state.
-_SECONDS_MIN = 0.001  # What is left of a deadline, at least, after the first read of a key.
+_SECONDS_MIN = 0.001  # The least time for an operation after the first read of its key, which takes of its deadline.
 _numbers = count(1)  # Names of clients are unique in a process, because several clients may share one recorder.
 
 

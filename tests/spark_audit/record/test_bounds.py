@@ -120,7 +120,7 @@ class Clock:
 
 
 def test_at_a_bound_of_the_rate_keys_are_dropped_until_the_rate_fits(tmp_path: Path) -> None:
-    """200 operations per second are too many. What is left of the keys has at most 50 operations per second."""
+    """200 operations per second are too many. The keys that stay have at most 50 operations per second together."""
     clock = Clock()
     with Recorder(tmp_path, rate_max=50, at_bound="drop", monotonic_ns=clock) as recorder:
         for _ in range(10):

@@ -69,7 +69,7 @@ def test_messages_that_wait_for_streams_refuse_no_other_call(monkeypatch: pytest
 
 
 def test_a_token_may_follow_the_word_bearer() -> None:
-    """The client of a token is found by the token alone: it was once made anew for each call with the word."""
+    """All calls with a token share one client, also if some of them write the word Bearer before the token."""
     connection, begun = opened()
     for number, header in enumerate((b"\x0dauthorization\x0cBearer a.123", b"\x05token\x05a.123")):
         listed = headers(f"{KV}/Put") + b"\x40" + header

@@ -53,7 +53,7 @@ def test_many_requests_in_one_frame_are_taken_up_at_a_pace() -> None:
     connection.receive(packed(1, MANY - 1), START)
     assert (len(watch.inbox), connection.has_paused, len(pauses)) == (WATCH_REQUESTS_AT_ONCE, True, 1)
     connection.receive(packed(1, 1, flags=1), START + STEP_NS)
-    assert len(watch.inbox) == WATCH_REQUESTS_AT_ONCE  # What comes meanwhile waits behind the others.
+    assert len(watch.inbox) == WATCH_REQUESTS_AT_ONCE  # The requests that come meanwhile wait behind the others.
     connection.resume(START + STEP_NS)
     assert len(watch.inbox) == WATCH_REQUESTS_AT_ONCE + PER_STEP
     now, steps = START + STEP_NS, 1
