@@ -500,10 +500,8 @@ class Compact:
     revision: int
 
 
-Command = (
-    Operation
-    | CompareAndSet
-    | RegisterSession
+KeylessCommand = (
+    RegisterSession
     | CloseSession
     | KeepAlive
     | ChangeLimits
@@ -514,6 +512,9 @@ Command = (
     | Compact
     | AccessCommand
 )
+"""The commands that name no key. The end of a lease removes the keys that are attached to it."""
+
+Command = Operation | CompareAndSet | KeylessCommand
 
 Body = tuple[Any, ...]
 

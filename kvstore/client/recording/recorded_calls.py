@@ -22,27 +22,18 @@ from kvstore.client.bulk import BulkCall
 from kvstore.client.recording.recorder import OperationRecorder, RecordedOperation
 from kvstore.client.shell import PumpOfCalls
 from kvstore.errors import OperationFailed, StoreError
-from kvstore.protocol.access_commands import AccessCommand
 from kvstore.protocol.commands import (
     Add,
     Append,
-    ChangeLimits,
-    CloseSession,
     Command,
     CommandKind,
-    Compact,
     CompareAndSet,
     Delete,
     DeleteRange,
     Get,
-    KeepAlive,
-    LeaseGrant,
-    LeaseRenew,
-    LeaseRevoke,
+    KeylessCommand,
     Put,
-    RaiseFeatureLevel,
     Range,
-    RegisterSession,
     Txn,
     prefix_range,
 )
@@ -61,20 +52,7 @@ from raft import Acknowledge, ProtocolError
 KEYS_KNOWN_MAX = 100_000
 """The number of keys whose first read is remembered. After more of them, keys are read a second time."""
 
-_WITHOUT_KEYS = (
-    Get
-    | Range
-    | RegisterSession
-    | CloseSession
-    | KeepAlive
-    | ChangeLimits
-    | RaiseFeatureLevel
-    | LeaseGrant
-    | LeaseRevoke
-    | LeaseRenew
-    | Compact
-    | AccessCommand
-)
+_WITHOUT_KEYS = Get | Range | KeylessCommand
 """The commands that change no key. The end of a lease removes keys, but these were left out when they were attached to
 the lease."""
 
