@@ -2,8 +2,8 @@
 
 The port is a translator in front of the member. It has no rights of its own: each request becomes requests of the
 project's own client, with the user whom the caller has proved. `http2` and `grpc` are the transport, `schema` has the
-messages, `services` answers the calls, and `port` is the trio shell. The chapter needs the extra `etcd`
-(`pip install "highwatermark[etcd]"`).
+messages, `services` answers the calls, and `port` is the trio shell. `fast_calls` takes usual calls at the leader
+directly to the service of the member. The chapter needs the extra `etcd` (`pip install "highwatermark[etcd]"`).
 
 See docs/guides/etcd.md.
 """

@@ -25,6 +25,7 @@ from kvstore.etcd.backend import REQUEST_NS_MAX, Facts, result_of
 from kvstore.etcd.call import CallHead
 from kvstore.etcd.errors import DEADLINE, EtcdError, error_of
 from kvstore.etcd.http2.connection import DataArrived, Headers, HttpEvent, RequestBegan, RequestEnded, StreamReset
+from kvstore.etcd.wire_format import varint
 from kvstore.limits import AdmissionLimits
 from kvstore.protocol.commands import encode_put
 from kvstore.protocol.messages import decode_response
@@ -430,18 +431,3 @@ def key_value(key: bytes, record: RecordItem) -> bytes:
     if lease_id:
         item += b"\x30%b" % varint(lease_id)
     return item
-
-
-_SMALL = tuple(bytes((number,)) for number in range(0x80))
-
-
-def varint(number: int) -> bytes:
-    """Encode a number as protobuf does: seven bits in a byte, the lowest first."""
-    if number < 0x80:
-        return _SMALL[number]
-    found = bytearray()
-    while number >= 0x80:
-        found.append(number & 0x7F | 0x80)
-        number >>= 7
-    found.append(number)
-    return bytes(found)

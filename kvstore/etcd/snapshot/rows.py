@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kvstore.access.state import Permission
+from kvstore.etcd.wire_format import BYTES, VARINT, fields, varint
 
 KEY, LEASE, META = b"key", b"lease", b"meta"
 AUTH, AUTH_USERS, AUTH_ROLES = b"auth", b"authUsers", b"authRoles"
@@ -36,11 +37,8 @@ TO_THE_END = b"\0"
 _REVISION_KEY = struct.Struct(">QcQ")
 _NUMBER = struct.Struct(">Q")
 _TOMBSTONE_MARK = b"t"
-_VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
-_FIXED_SIZES = {_FIXED_64: 8, _FIXED_32: 4}
 _UINT64_MAX = (1 << 64) - 1
 _INT64_MAX = (1 << 63) - 1
-_VARINT_BYTES_MAX = 10
 
 
 class InvalidRow(ValueError):
@@ -132,14 +130,14 @@ def decode_number(data: bytes) -> int:
 def encode_version(version: KeyVersion) -> bytes:
     """Encode a row of the bucket `key`."""
     key, value, created, modified, number, lease_id = version
-    parts = [b"\x0a", _varint(len(key)), key]
+    parts = [b"\x0a", varint(len(key)), key]
     for tag, each in ((b"\x10", created), (b"\x18", modified), (b"\x20", number)):
         if each:
-            parts += (tag, _varint(each))
+            parts += (tag, varint(each))
     if value:
-        parts += (b"\x2a", _varint(len(value)), value)
+        parts += (b"\x2a", varint(len(value)), value)
     if lease_id:
-        parts += (b"\x30", _varint(lease_id))
+        parts += (b"\x30", varint(lease_id))
     return b"".join(parts)
 
 
@@ -264,63 +262,22 @@ def from_etcd_permission(permission: tuple[int, bytes, bytes]) -> Permission | N
 # The encoding of Protocol Buffers.
 
 
-def _varint(number: int) -> bytes:
-    """Encode an integer of 64 bits, signed or unsigned."""
-    if 0 <= number < 0x80:
-        return bytes((number,))
-    left, groups = number & _UINT64_MAX, bytearray()
-    while left >= 0x80:
-        groups.append(left & 0x7F | 0x80)
-        left >>= 7
-    groups.append(left)
-    return bytes(groups)
-
-
 def _number_field(number: int, value: int) -> bytes:
     """Encode a field with an integer. A field with the value 0 is left out."""
-    return _varint(number << 3 | _VARINT) + _varint(value) if value else b""
+    return varint(number << 3 | VARINT) + varint(value) if value else b""
 
 
 def _bytes_field(number: int, value: bytes) -> bytes:
-    return _varint(number << 3 | _BYTES) + _varint(len(value)) + value
+    return varint(number << 3 | BYTES) + varint(len(value)) + value
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Yield the fields of a message as (number, integer or bytes). Raises InvalidRow."""
-    offset, end = 0, len(data)
-    while offset < end:
-        tag, offset = _read_varint(data, offset)
-        number, kind = tag >> 3, tag & 7
-        if not number:
-            raise InvalidRow("a field has the number 0")
-        if kind == _VARINT:
-            item, offset = _read_varint(data, offset)
-            yield number, item
-            continue
-        if kind == _BYTES:
-            size, offset = _read_varint(data, offset)
-        elif kind in _FIXED_SIZES:
-            size = _FIXED_SIZES[kind]
-        else:
-            raise InvalidRow(f"a field has the wire type {kind}")
-        if size > end - offset:
-            raise InvalidRow(f"a field of {size} bytes exceeds its message")
-        yield number, data[offset : offset + size]
-        offset += size
-
-
-def _read_varint(data: bytes, offset: int) -> tuple[int, int]:
-    """Return the integer at `offset`, and the offset behind it."""
-    if offset < len(data) and data[offset] < 0x80:  # Most integers, and all tags, have one byte.
-        return data[offset], offset + 1
-    number = 0
-    for place, byte in enumerate(data[offset : offset + _VARINT_BYTES_MAX]):
-        number |= (byte & 0x7F) << 7 * place
-        if byte < 0x80:
-            if number > _UINT64_MAX:
-                break
-            return number, offset + place + 1
-    raise InvalidRow("an integer has no end, or more than 64 bits")
+    try:
+        for number, value in fields(data):
+            yield number, data[value] if isinstance(value, slice) else value
+    except ValueError as error:
+        raise InvalidRow(str(error)) from None
 
 
 def _int64(item: int | bytes) -> int:

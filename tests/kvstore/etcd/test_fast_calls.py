@@ -28,12 +28,12 @@ from kvstore.etcd.fast_calls import (
     key_in,
     key_value,
     put_in,
-    varint,
 )
 from kvstore.etcd.http2.connection import DataArrived, Headers, HttpEvent, RequestBegan, RequestEnded, StreamReset
 from kvstore.etcd.member_facts import MemberFacts
 from kvstore.etcd.schema import METHODS, Message, make
 from kvstore.etcd.services import kv
+from kvstore.etcd.wire_format import varint
 from kvstore.limits import AdmissionLimits, ServiceLimits
 from kvstore.protocol.commands import Get, Put, encode_command
 from kvstore.protocol.results import KeyRecord, RangeResult
